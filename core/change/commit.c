@@ -26,14 +26,14 @@
  * part visible: when the cluster is rewritten elsewhere (it was compressed, or shared
  * with a snapshot), readers may go on to use the place that they have looked up.  So no
  * cluster that the base frees is used again until the last reader has gone that could
- * know it: a pin is held from the first copy on.  The disk changes to a chain in which
- * the base was read anew, whether the commit succeeds or not, and when no generation is
- * left with the layer as it was (`gone'), the pin is given back.  The image is one
- * object for readers and for the writer: places of new tables, and the length of the
- * file, are known to both.  Where the L1 table is, is known only to those who have read
- * the header: so when the base grows, readers first get to know the new table, and then
- * the old one is freed (may_free_old).  A client that keeps an older generation is in
- * the way of that.
+ * know it: a read section lasts from the first copy on.  The disk changes to a chain in
+ * which the base was read anew, whether the commit succeeds or not, and when no
+ * generation is left with the layer as it was (`gone'), the section ends.  The
+ * image is one object for readers and for the writer: places of new tables, and the
+ * length of the file, are known to both.  Where the L1 table is, is known only to those
+ * who have read the header: so when the base grows, readers first get to know the new
+ * table, and then the old one is freed (may_free_old).  A client that keeps an older
+ * generation is in the way of that.
  *
  * Nobody else uses these files: the image on top is locked as by a writer when this
  * begins, unless it is served, and so is the base until it is at rest.
@@ -97,8 +97,8 @@ struct base {
   struct disk *disk;            /* NULL: it is raw, or not open */
   struct export *to;            /* the same */
   bool locked;                  /* as by a writer */
-  bool held;                    /* a pin of its disk ... */
-  struct epoch_pin pin;         /* ... this one */
+  bool held;                    /* a read section of its disk ... */
+  struct epoch_section section;  /* ... this one */
   int *rest;                    /* NULL, or: set to an errno if it does not come to rest */
 };
 
@@ -153,7 +153,7 @@ close_base (void *opaque)
   KEEP_ERRNO_FOR_BLOCK;
 
   if (b->held)
-    epoch_leave (disk_inside (b->disk).epoch, b->pin);
+    epoch_leave (disk_inside (b->disk).epoch, b->section);
   r = b->to ? export_close (b->to) : 0;
   if (r == -1 && b->rest)
     *b->rest = errno;
@@ -600,7 +600,7 @@ open_qcow2 (struct commit *c)
     return refuse_below (c, EROFS, disk_why_readonly (b->disk));
   if (b->to == NULL)
     return -1;
-  b->pin = epoch_hold (disk_inside (b->disk).epoch);
+  b->section = epoch_hold (disk_inside (b->disk).epoch);
   b->held = true;
   return 0;
 }
@@ -719,7 +719,7 @@ static int
 extent_on_top (const struct commit *c, uint64_t at, struct extent *x,
                struct storage_holes *known)
 {
-  DISK_PIN_FOR_BLOCK now = disk_pin (c->disk);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (c->disk);
   struct view alone = *now.view;
   const struct copy_end top = copy_view (&alone);
 

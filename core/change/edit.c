@@ -189,13 +189,13 @@ static int
 zero_from (const struct change *c, const struct view *v, uint64_t size)
 {
   struct epoch *const epoch = disk_inside (c->disk).epoch;
-  const struct epoch_pin pin = epoch_enter (epoch);
+  const struct epoch_section section = epoch_enter (epoch);
   const uint64_t count = v->size - size;
   const int r = c->options->preallocation != PREALLOCATION_OFF
     ? write_zeros (v, count, size)
     : request_zero (v, count, size, REQUEST_MAY_TRIM);
 
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   return r == -1 ? -1 : 0;
 }
 

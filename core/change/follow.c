@@ -183,7 +183,7 @@ take (struct follow *f)
 static int
 check_size (const struct follow *f)
 {
-  DISK_PIN_FOR_BLOCK now = disk_pin (f->disk);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (f->disk);
 
   if (now.view->size == f->size)
     return 0;

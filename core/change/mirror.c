@@ -202,7 +202,7 @@ lies_over_same (const struct layers *a, const struct layers *b)
 static int
 check_target (const struct mirror *m)
 {
-  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (m->disk);
   const struct storage *const file = m->target.raw ? m->target.raw : m->target.image->file;
   const char *why = NULL;
 
@@ -283,7 +283,7 @@ find_why_no_pivot (const struct mirror *m, enum mirror_sync sync, const struct v
 static void
 choose_pivot (struct mirror *m, enum mirror_sync sync)
 {
-  DISK_PIN_FOR_BLOCK now = disk_pin (m->disk);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (m->disk);
 
   m->why_no_pivot = find_why_no_pivot (m, sync, now.view);
   /* (What it contains would hide what is below it, which is not copied.) */

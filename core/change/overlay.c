@@ -55,7 +55,7 @@ refuse (const struct change *c, int err, const char *why)
 static struct newimage_options
 choose (const struct change *c)
 {
-  DISK_PIN_FOR_BLOCK now = disk_pin (c->disk);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (c->disk);
   const struct header *const h = &now.view->image->header;
 
   return (struct newimage_options) {

@@ -185,12 +185,12 @@ extent (const struct copy_end *e, uint64_t at, struct extent *x,
         struct storage_holes *known)
 {
   const struct copying *c = e->opaque;
-  const struct epoch_pin pin = epoch_enter (c->epoch);
+  const struct epoch_section section = epoch_enter (c->epoch);
   const int r = stretch (c, at, x);
   KEEP_ERRNO_FOR_BLOCK;
 
   (void) known;
-  epoch_leave (c->epoch, pin);
+  epoch_leave (c->epoch, section);
   return r;
 }
 
@@ -207,12 +207,12 @@ static int
 put (const struct view *v, const void *data, uint64_t count, uint64_t at,
      struct epoch *epoch)
 {
-  const struct epoch_pin pin = epoch_enter (epoch);
+  const struct epoch_section section = epoch_enter (epoch);
   const int r = data ? write_data (v, data, count, at, false)
     : request_zero (v, count, at, 0);
   KEEP_ERRNO_FOR_BLOCK;
 
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   checkpoint_relieve (v->w->checkpoint);
   return r == -1 ? -1 : 0;
 }

@@ -57,7 +57,7 @@ copy_export (struct disk *d, struct export *x)
     .sync = sync_export,
   };
 
-  DISK_PIN_FOR_BLOCK now = disk_pin (d);
+  DISK_SECTION_FOR_BLOCK now = disk_enter (d);
 
   return (struct copy_end) {
     .ops = &ops, .export = x, .size = export_size (x), .piece = PIECE,

@@ -2,7 +2,8 @@
  *
  * How is a view an end of a copy?
  *
- * It is read as it is, without a pin: for layers that are no export of their own.
+ * It is read as it is, outside of read sections: for layers that are no export of their
+ * own.
  *
  * Locks: none.
  */

@@ -82,7 +82,7 @@ struct disk {
 
   /* Requests: serve.c. */
   struct epoch *epoch;          /* requests, or pieces of them */
-  struct epoch *changes;        /* those of them that change something: a pin in each */
+  struct epoch *changes;        /* those that change something: in both */
   struct epoch *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
@@ -153,9 +153,9 @@ extern void stats_add_past (struct disk *);
 /* The last step: brings the image to rest, if it is not.  -1: reported. */
 extern int disk_end (struct disk *);
 
-/* For a request that changes something, with a pin of `changes' that was taken before: may
- * it go on?  Otherwise it gives its pins back, and calls disk_wait_at_gate before it tries
- * again. */
+/* For a request that changes something, in a section of `changes' that was entered
+ * before: may it go on?  Otherwise it leaves its sections, and calls
+ * disk_wait_at_gate before it tries again. */
 static inline bool
 gate_is_open (const struct disk *d)
 {

@@ -234,18 +234,18 @@ disk_inside (struct disk *d)
   };
 }
 
-struct disk_pinned
-disk_pin (struct disk *d)
+struct disk_section
+disk_enter (struct disk *d)
 {
-  const struct epoch_pin pin = epoch_enter (d->epoch);
+  const struct epoch_section section = epoch_enter (d->epoch);
 
-  return (struct disk_pinned) { atomic_load (&d->current), d->epoch, pin };
+  return (struct disk_section) { atomic_load (&d->current), d->epoch, section };
 }
 
 void
-disk_unpin (struct disk_pinned *p)
+disk_leave (struct disk_section *p)
 {
-  epoch_leave (p->epoch, p->pin);
+  epoch_leave (p->epoch, p->section);
 }
 
 struct bitmaps *

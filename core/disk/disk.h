@@ -214,18 +214,18 @@ struct disk_inside {
   struct epoch *epoch;
   struct map *map;
 };
-/* All of it belongs to the disk.  Any thread: but the view lasts only as long as a pin, or
- * until somebody changes the disk. */
+/* All of it belongs to the disk.  Any thread: but the view lasts only as long as a
+ * read section, or until somebody changes the disk. */
 extern struct disk_inside disk_inside (struct disk *);
 /* The view, which lasts until the end of the block. */
-struct disk_pinned {
+struct disk_section {
   const struct view *view;
   struct epoch *epoch;
-  struct epoch_pin pin;
+  struct epoch_section section;
 };
-extern struct disk_pinned disk_pin (struct disk *);
-extern void disk_unpin (struct disk_pinned *);
-#define DISK_PIN_FOR_BLOCK __attribute__ ((cleanup (disk_unpin))) struct disk_pinned
+extern struct disk_section disk_enter (struct disk *);
+extern void disk_leave (struct disk_section *);
+#define DISK_SECTION_FOR_BLOCK __attribute__ ((cleanup (disk_leave))) struct disk_section
 /* Those of the disk, until it changes; NULL: there are none, or they forbid changes. */
 extern struct bitmaps *disk_bitmaps (const struct disk *);
 

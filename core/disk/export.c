@@ -133,7 +133,7 @@ is_present (struct disk *d, const struct generation *g)
 /* The same, of a generation that is the present one after it holds it, and after *PIN was
  * taken: so what the generation names in the file stays as long as that is held. */
 static struct export *
-find (struct disk *d, const char *name, struct epoch_pin *pin)
+find (struct disk *d, const char *name, struct epoch_section *section)
 {
   struct export *e;
 
@@ -142,10 +142,10 @@ find (struct disk *d, const char *name, struct epoch_pin *pin)
     if (e == NULL)
       return NULL;
     if (e->kind->follows || hold (e)) {
-      *pin = epoch_enter (d->epoch);
+      *section = epoch_enter (d->epoch);
       if (is_present (d, e->generation))
         return e;
-      epoch_leave (d->epoch, *pin);
+      epoch_leave (d->epoch, *section);
     }
     free_export (e);
   }
@@ -154,8 +154,8 @@ find (struct disk *d, const char *name, struct epoch_pin *pin)
 struct export *
 export_open (struct disk *d, const char *name, bool writable)
 {
-  struct epoch_pin pin;
-  struct export *e = find (d, name, &pin);
+  struct epoch_section section;
+  struct export *e = find (d, name, &section);
   int r;
 
   if (e == NULL)
@@ -163,7 +163,7 @@ export_open (struct disk *d, const char *name, bool writable)
   e->kind->describe (e->generation, e->slot->number, e->description,
                      sizeof e->description);
   r = e->kind->open (e);
-  epoch_leave (d->epoch, pin);
+  epoch_leave (d->epoch, section);
   if (r == -1) {
     free_export (e);
     return NULL;

@@ -66,11 +66,11 @@ read_and_copy (const struct export *e, const struct view *v, void *buf, uint64_t
                uint64_t offset)
 {
   struct disk *const d = e->disk;
-  const struct epoch_pin pin = epoch_enter (d->changes);
+  const struct epoch_section section = epoch_enter (d->changes);
   const int r = gate_is_open (d) && v == atomic_load (&d->current)
     ? copyup_read (v, buf, count, offset) : read_plainly (v, buf, count, offset);
 
-  epoch_leave (d->changes, pin);
+  epoch_leave (d->changes, section);
   return r;
 }
 

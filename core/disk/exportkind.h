@@ -72,7 +72,7 @@ struct export_kind {
    * NULL: nothing is ever kept. */
   void (*forget) (void *kept);
 
-  /* --- requests, with a pin --- */
+  /* --- requests, in a read section --- */
 
   /* Returns the view on which requests work, perhaps in MADE.  CURRENT is the present
    * view of the active disk, which is used if this is NULL. */

@@ -9,7 +9,7 @@
  * The mappings are made when a client first opens the export, and kept for later clients.
  *
  * The clusters of a snapshot keep their references while it exists, so requests do not
- * need their epoch pin for them.  They take one all the same, as it costs nothing.
+ * need their read section for them.  They enter one all the same, as it costs nothing.
  *
  * Locks: the disk's lock while the mappings are made.
  */

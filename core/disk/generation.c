@@ -6,7 +6,7 @@
  * it.  It has a view that never changes, from the start.  The other one is writable, and
  * is made by a step (writable.c).  From then on all clients, including those that only
  * read, use the writable view.  A request that began before continues with the older view:
- * its epoch pin protects what it looks up there, like any mapping that has just been
+ * its read section protects what it looks up there, like any mapping that has just been
  * replaced.
  *
  * Mappings and decompressed clusters are those of one generation: what they say of a host

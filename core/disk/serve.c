@@ -2,15 +2,15 @@
  *
  * How is a request served, however long it takes?
  *
- * Each request pins the present (epoch), and works on the view that its export has at
- * that time (exportkind.h).  Requests that change the disk wait while it changes as a whole
- * (steps.c).
+ * Each request runs in a read section (epoch), and works on the view that its export has
+ * at that time (exportkind.h).  Requests that change the disk wait while it changes as a
+ * whole (steps.c).
  *
  * A request of a few bytes on the wire may cover 4G: millions of clusters.  Requests that
  * trim, zero, fill the cache or ask for extents are served in pieces, each like a request
  * of its own:
  *
- *   pin      so that a request does not delay the reuse of what it has freed itself
+ *   section  so that a request does not delay the reuse of what it has freed itself
  *   serve    a bounded number of slices; no piece is only a part of a cluster, unless
  *            the request is
  *   relieve  a checkpoint, if enough is waiting for one: this bounds changed metadata and
@@ -20,8 +20,8 @@
  *            gets its answers.  Then the request ends with ESHUTDOWN.  What it has done
  *            stays: a request for only that much would have done the same
  *
- * No claim and no pin is held between pieces, so other requests can run there.  Requests
- * that overlap have no defined order anyway.
+ * No claim and no section is held between pieces, so other requests can run there.
+ * Requests that overlap have no defined order anyway.
  *
  * Reads and writes carry their data, so they are small enough to be served at once.
  *
@@ -74,20 +74,20 @@ is_orphan (const struct disk *d, struct piece *p)
 static uint64_t
 edit_limit (const struct disk *d, uint64_t offset, uint64_t *start, uint64_t *cs)
 {
-  const struct epoch_pin pin = epoch_enter (d->epoch);
+  const struct epoch_section section = epoch_enter (d->epoch);
   const struct view *v = atomic_load (&d->current);
   uint64_t limit;
 
   *cs = v->image->header.cluster_size;
   *start = round_up (offset, *cs);
   limit = v->w ? l2_edit_limit (v->w->l2, *start) : UINT64_MAX;
-  epoch_leave (d->epoch, pin);
+  epoch_leave (d->epoch, section);
   return limit;
 }
 
 /* Finds the first piece, or the one after *P.  Returns 1, 0 (everything is done), or -1
  * with ESHUTDOWN (client_waits has reported it): the client has been gone for linger_ms.
- * Call it without a pin. */
+ * Call it outside of sections. */
 static int
 next_piece (const struct disk *d, struct piece *p)
 {
@@ -111,7 +111,7 @@ next_piece (const struct disk *d, struct piece *p)
 
 /* --- serving --- */
 
-/* The view that the export has now.  With a pin: then it stays valid. */
+/* The view that the export has now.  In a section: then it stays valid. */
 static inline const struct view *
 view_of (const struct export *e, struct view *made)
 {
@@ -129,33 +129,35 @@ refuse_beyond (const struct view *v, uint64_t end)
   errno = EINVAL;
 }
 
-/* Begins a request up to END, in bytes.  NULL: an error, without a pin (reported). */
+/* Begins a request up to END, in bytes.  NULL: an error, outside of a section
+ * (reported). */
 static inline const struct view *
-begin (const struct export *e, uint64_t end, struct epoch_pin *pin, struct view *made)
+begin (const struct export *e, uint64_t end, struct epoch_section *section,
+       struct view *made)
 {
   const struct view *v;
 
-  *pin = epoch_enter (e->disk->epoch);
+  *section = epoch_enter (e->disk->epoch);
   v = view_of (e, made);
   if (end <= v->size)
     return v;
   refuse_beyond (v, end);
-  epoch_leave (e->disk->epoch, *pin);
+  epoch_leave (e->disk->epoch, *section);
   return NULL;
 }
 
 /* Of a request that changes the disk. */
-struct pins { struct epoch_pin all, change; };
+struct sections { struct epoch_section all, change; };
 
 static inline void
-leave_change (const struct disk *d, const struct pins *pins)
+leave_change (const struct disk *d, const struct sections *sections)
 {
-  epoch_leave (d->changes, pins->change);
-  epoch_leave (d->epoch, pins->all);
+  epoch_leave (d->changes, sections->change);
+  epoch_leave (d->epoch, sections->all);
 }
 
-/* With a pin: as for the gate, whoever wants a record either finds that this request has
- * seen it, or waits for it. */
+/* In a section: as for the gate, whoever wants a record either finds that this request
+ * has seen it, or waits for it. */
 static inline void
 record (const struct disk *d, uint64_t offset, uint64_t end)
 {
@@ -165,32 +167,32 @@ record (const struct disk *d, uint64_t offset, uint64_t end)
     dirtyset_record (set, offset, end - offset);
 }
 
-/* The pins of a request that changes the disk: behind the gate it waits. */
-static inline struct pins
+/* The sections of a request that changes the disk: behind the gate it waits. */
+static inline struct sections
 pass_gate (struct disk *d)
 {
-  struct pins pins;
+  struct sections sections;
 
   for (;;) {
-    pins.all = epoch_enter (d->epoch);
-    pins.change = epoch_enter (d->changes);
+    sections.all = epoch_enter (d->epoch);
+    sections.change = epoch_enter (d->changes);
     if (gate_is_open (d))
-      return pins;
-    leave_change (d, &pins);
+      return sections;
+    leave_change (d, &sections);
     disk_wait_at_gate (d);
   }
 }
 
 /* The same as `begin' for such a request.  (The view comes last: when the gate has opened,
- * the one before it must not be changed any more.)  NULL: EIO, without pins; the disk could
- * not go on after a change, which was reported (R9). */
+ * the one before it must not be changed any more.)  NULL: EIO, outside of sections; the
+ * disk could not go on after a change, which was reported (R9). */
 static inline const struct view *
-begin_change (const struct export *e, uint64_t offset, uint64_t end, struct pins *pins,
-              struct view *made)
+begin_change (const struct export *e, uint64_t offset, uint64_t end,
+              struct sections *sections, struct view *made)
 {
   const struct view *v;
 
-  *pins = pass_gate (e->disk);
+  *sections = pass_gate (e->disk);
   v = view_of (e, made);
   if (v->w && end <= v->size) {
     record (e->disk, offset, end);
@@ -200,22 +202,22 @@ begin_change (const struct export *e, uint64_t offset, uint64_t end, struct pins
     refuse_beyond (v, end);
   else
     errno = EIO;
-  leave_change (e->disk, pins);
+  leave_change (e->disk, sections);
   return NULL;
 }
 
-/* Call it after a change, or one that failed halfway, without the pin: runs a checkpoint
- * if enough is waiting for one.  Keeps errno. */
+/* Call it after a change, or one that failed halfway, outside of the section: runs a
+ * checkpoint if enough is waiting for one.  Keeps errno. */
 static void
 relieve (const struct disk *d)
 {
-  const struct epoch_pin pin = epoch_enter (d->flushes);
+  const struct epoch_section section = epoch_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
   KEEP_ERRNO_FOR_BLOCK;
 
   if (v->w)
     checkpoint_relieve (v->w->checkpoint);
-  epoch_leave (d->flushes, pin);
+  epoch_leave (d->flushes, section);
 }
 
 /* What to do with each piece of a request, and the parameters of the request. */
@@ -233,14 +235,14 @@ static int
 read_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
   struct view made;
-  struct epoch_pin pin;
-  const struct view *v = begin (e, offset + count, &pin, &made);
+  struct epoch_section section;
+  const struct view *v = begin (e, offset + count, &section, &made);
   int r;
 
   if (v == NULL)
     return -1;
   r = work->serve (e, work, v, count, offset);
-  epoch_leave (e->disk->epoch, pin);
+  epoch_leave (e->disk->epoch, section);
   if (r == -1)
     relieve (e->disk);
   return r;
@@ -250,14 +252,14 @@ static int
 change_piece (struct export *e, const struct work *work, uint64_t count, uint64_t offset)
 {
   struct view made;
-  struct pins pins;
-  const struct view *v = begin_change (e, offset, offset + count, &pins, &made);
+  struct sections sections;
+  const struct view *v = begin_change (e, offset, offset + count, &sections, &made);
   int r;
 
   if (v == NULL)
     return -1;
   r = work->serve (e, work, v, count, offset);
-  leave_change (e->disk, &pins);
+  leave_change (e->disk, &sections);
   if (r == -1)
     relieve (e->disk);
   return r;
@@ -302,15 +304,15 @@ int
 export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
 {
   struct view made;
-  struct epoch_pin pin;
-  const struct view *v = begin (e, offset + count, &pin, &made);
+  struct epoch_section section;
+  const struct view *v = begin (e, offset + count, &section, &made);
   int r;
 
   if (v == NULL)
     return -1;
   r = e->kind->read ? e->kind->read (e, v, buf, count, offset)
     : request_read (v, buf, count, offset);
-  epoch_leave (e->disk->epoch, pin);
+  epoch_leave (e->disk->epoch, section);
   if (r != 0)
     relieve (e->disk);
   return r == -1 ? -1 : 0;
@@ -366,19 +368,19 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
   struct spacewait *const wait = &e->disk->spacewait;
   struct spacewait_request request = { 0 };
   struct view made;
-  struct pins pins;
+  struct sections sections;
   const struct view *v;
   int r;
 
   do {
     spacewait_begin (wait);
-    v = begin_change (e, offset, offset + count, &pins, &made);
+    v = begin_change (e, offset, offset + count, &sections, &made);
     if (v == NULL) {
       r = -1;
       continue;
     }
     r = request_write (v, buf, count, offset, fua);
-    leave_change (e->disk, &pins);
+    leave_change (e->disk, &sections);
     if (r == -1 || (r == 1 && !fua))
       relieve (e->disk);
   } while (spacewait_again (wait, &request, r));
@@ -439,11 +441,11 @@ export_zero (struct export *e, uint64_t count, uint64_t offset, unsigned flags, 
 int
 disk_flush (struct disk *d)
 {
-  const struct epoch_pin pin = epoch_enter (d->flushes);
+  const struct epoch_section section = epoch_enter (d->flushes);
   const struct view *v = atomic_load (&d->current);
   const int r = v->w ? checkpoint_flush (v->w->checkpoint) : 0;
 
-  epoch_leave (d->flushes, pin);
+  epoch_leave (d->flushes, section);
   return r;
 }
 
@@ -466,7 +468,7 @@ export_flush (struct export *e)
 int
 disk_piece (struct disk *d, int (*fn) (void *opaque, const struct view *), void *opaque)
 {
-  const struct pins pins = pass_gate (d);
+  const struct sections sections = pass_gate (d);
   const struct view *v = atomic_load (&d->current);
   int r = -1;
 
@@ -474,7 +476,7 @@ disk_piece (struct disk *d, int (*fn) (void *opaque, const struct view *), void 
   if (v->w)
     r = fn (opaque, v);
   KEEP_ERRNO_FOR_BLOCK;
-  leave_change (d, &pins);
+  leave_change (d, &sections);
   relieve (d);
   return r;
 }

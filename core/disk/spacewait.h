@@ -36,7 +36,8 @@ struct spacewait_request {
 
 /* Call these around each attempt at a request, with what it returned (-1: errno is set).
  * They keep back what the attempt reports until it is known whether it matters.  True:
- * make another attempt.  The request holds no pins, claims or locks. */
+ * make another attempt.  The request is in no read section, and holds no claims or
+ * locks. */
 extern void spacewait_begin (struct spacewait *);
 extern bool spacewait_again (struct spacewait *, struct spacewait_request *, int r);
 

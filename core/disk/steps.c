@@ -14,18 +14,19 @@
  * soon after there is some.  The rest is done when the next such client leaves, or at the
  * end.
  *
- * The gate.  A request that changes the disk takes a pin (changes), and then looks whether
- * the gate is open.  Whoever closes the gate does that first, and takes a stamp then.  So,
- * in the one order of these accesses (epoch.c), either the request finds the gate closed,
- * gives its pin back and waits, or its pin was taken before the stamp, and is waited for.
+ * The gate.  A request that changes the disk enters a section (changes), and then looks
+ * whether the gate is open.  Whoever closes the gate does that first, and takes a stamp
+ * then.  So, in the one order of these accesses (epoch.c), either the request finds the
+ * gate closed, leaves its section and waits, or its section was entered before the
+ * stamp, and is waited for.
  *
  * Requests that read pass without looking, and the gate does not wait for them.  Each
- * request takes a pin of another kind (epoch) before it looks which generation is the
- * present one: when a stamp that was taken after a generation was replaced has passed, no
- * request uses it.  The gate opens before that: what the old generation used alone is then
- * in quarantine in the new one, and clients do not wait for a reader.  Flushes, which may
- * run a whole checkpoint, take pins of their own (flushes), so that they do not delay the
- * reuse of what they free.
+ * request enters a section of another kind (epoch) before it looks which generation is
+ * the present one: when a stamp that was taken after a generation was replaced has
+ * passed, no request uses it.  The gate opens before that: what the old generation used
+ * alone is then in quarantine in the new one, and clients do not wait for a reader.
+ * Flushes, which may run a whole checkpoint, enter sections of their own (flushes), so
+ * that they do not delay the reuse of what they free.
  *
  * Whoever changes the disk waits for those readers; but if clients write, not for one that
  * hangs: then a thread waits for it, and frees the old generation.

@@ -159,7 +159,7 @@ map_bucket (struct map_buckets *table, const struct map_space *space, uint64_t i
 }
 
 /* Returns the slice, or NULL if it is not in the table.  (Without the lock: or NULL if it
- * has just been moved.  The caller needs a pin of map.readers.) */
+ * has just been moved.  The caller is in a section of map.readers.) */
 static inline struct map_slice *
 map_find (const struct map_space *space, uint64_t index)
 {

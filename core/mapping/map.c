@@ -28,18 +28,19 @@
  * waited for it tries again itself.
  *
  * Most hits take no lock, and write only to a cache line of their thread: lookups of
- * packed slices that were used since the hand last passed (mapreclaim.c).  They hold a
- * pin of `readers' (epoch.c), and what a shard lock guards is freed only when all those
- * have left that may have seen it (map_await_lookups).  So:
+ * packed slices that were used since the hand last passed (mapreclaim.c).  They run in a
+ * section of `readers' (epoch.c), and what a shard lock guards is freed only when all
+ * those have left that may have seen it (map_await_lookups).  So:
  *
  *   - The table, a slice and a pack that such a lookup has found stay valid.
  *   - A slice that it sees as PACK, then reads the body of, then sees as PACK again, has
  *     had that body as its pack.  For a raw body is stored after the form RAW.  Had the
  *     lookup read it, it would find RAW after that, or a later PACK; but the thread that
- *     pinned the slice waits for the lookup's pin before the slice can become PACK again.
- *   - Its answer is what the map said at some time since it took the pin.  A request
- *     whose lookup found a mapping had its own pin before the mapping was removed,
- *     because the accesses are sequentially consistent (epoch.c, 4).
+ *     pinned the slice waits for the lookup's section before the slice can become PACK
+ *     again.
+ *   - Its answer is what the map said at some time since it entered the section.  A
+ *     request whose lookup found a mapping had its own section before the mapping was
+ *     removed, because the accesses are sequentially consistent (epoch.c, 4).
  *
  * (tests/models/map.pml has this protocol, and is checked in all orders of steps.)
  *
@@ -56,11 +57,11 @@
  * frequent use are loaded first, and stay.  A peek counts only if no thread has begun to
  * pin a slice of the shard in the meantime, so that no thread has changed those entries,
  * in memory or in the file.  (Spaces that are not edited may read a file that another
- * space edits: what they find was true when their request began, and the request's epoch
- * pin keeps it valid.)
+ * space edits: what they find was true when their request began, and the request's read
+ * section keeps it valid.)
  *
- * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  A pin of
- * `readers' is held for a lookup in memory only, and nothing is waited for with it.  The
+ * Lock order: shard, then dirty_lock of a space.  Never two shards at once.  A section
+ * of `readers' lasts for a lookup in memory only, and nothing is waited for in it.  The
  * ops are called without locks, except decode, which is called under the shard lock on a
  * hit of a raw slice: it must not call the map.
  */
@@ -157,7 +158,7 @@ find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned ma
              struct run *run)
 {
   struct epoch *readers = space->map->readers;
-  const struct epoch_pin pin = epoch_enter (readers);
+  const struct epoch_section section = epoch_enter (readers);
   const struct map_slice *s = map_find (space, index);
   const struct pack *p;
   int64_t n;
@@ -165,10 +166,10 @@ find_packed (struct map_space *space, uint64_t index, unsigned unit, unsigned ma
   if (s && s->form == SLICE_PACK && (p = s->pack, s->form == SLICE_PACK) &&
       s->referenced) {
     n = pack_find (p, space->shape, unit, max, run);
-    epoch_leave_counting (readers, pin);
+    epoch_leave_counting (readers, section);
     return n;
   }
-  epoch_leave (readers, pin);
+  epoch_leave (readers, section);
   return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  * How are the requests carried out that change nothing: read, extents, cache?
  *
- * Look up the mapping, then do the I/O with no lock held (R10).  The epoch pin of the
+ * Look up the mapping, then do the I/O with no lock held (R10).  The read section of the
  * caller keeps every host cluster that the lookup named from being reused until the
  * request ends (R4).
  *

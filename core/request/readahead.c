@@ -27,10 +27,11 @@
  * are no more than there are processors.  So a client with many requests in flight is
  * not disturbed.
  *
- * A thread pins the present for each step, from the lookup until the cluster is in the
- * cache, as a request does (R4).  It holds no pin while it waits for work.  The view of a
- * stream of the active disk is that of its last request.  If the disk has become writable
- * since, the view is out of date for all who come later, and the stream ends.
+ * A thread enters a read section for each step, from the lookup until the cluster is in
+ * the cache, as a request does (R4).  It is in none while it waits for work.  The
+ * view of a stream of the active disk is that of its last request.  If the disk has
+ * become writable since, the view is out of date for all who come later, and the stream
+ * ends.
  *
  * Nothing is reported, recorded, or waited for: a cluster that cannot be read, or that is
  * in an L2 table that is not in memory, is left to the reader.  Memory is that of the
@@ -255,7 +256,7 @@ inflate (const struct view *v, struct run *run)
                        run->layer, run->host);
 }
 
-/* May requests that begin now use this view?  With a pin. */
+/* May requests that begin now use this view?  In a read section. */
 static bool
 is_present (const struct readahead *r, const struct view *v)
 {
@@ -268,7 +269,7 @@ static void
 carry_out (struct readahead *r, struct job *job)
 {
   const struct view *v = &job->view;
-  const struct epoch_pin pin = epoch_enter (r->epoch);
+  const struct epoch_section section = epoch_enter (r->epoch);
   struct run run;
 
   if (is_present (r, v))
@@ -278,7 +279,7 @@ carry_out (struct readahead *r, struct job *job)
       if (run.kind == RUN_COMPRESSED)
         inflate (v, &run);
     }
-  epoch_leave (r->epoch, pin);
+  epoch_leave (r->epoch, section);
 }
 
 /* Is there a processor for one more thread? */

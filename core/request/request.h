@@ -4,7 +4,7 @@
  *
  * Offsets and counts are in bytes and within the disk.  All functions return 0, or -1
  * with an errno fit for a client (EIO, ENOSPC, ENOMEM, ENOTSUP) and the error reported.
- * The caller holds an epoch pin around each call (see serve.c).
+ * The caller is in a read section during each call (see serve.c).
  *
  * Functions that change the disk return 1 in place of 0 if only a checkpoint makes their
  * change durable: the caller runs one if the client asked for FUA.  After -1, a part of

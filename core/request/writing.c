@@ -7,7 +7,7 @@
  * call.  The rest is done by cow.c, or with compress=on by compressed.c.
  *
  * A write in place during a trim of the same cluster may go to a host cluster that has
- * just been freed.  The epoch pin of the caller keeps that cluster from being reused
+ * just been freed.  The read section of the caller keeps that cluster from being reused
  * until the write has ended (R4).
  */
 

@@ -12,8 +12,8 @@
  * none left share the others, and change them with one access that both reads and writes.
  *
  *   enter  read the epoch e, increment the counter of parity e & 1, read the epoch
- *          again.  If it is still e, the pin belongs to epoch e; otherwise decrement the
- *          counter and try again.
+ *          again.  If it is still e, the section belongs to epoch e; otherwise decrement
+ *          the counter and try again.
  *   leave  decrement where enter incremented.
  *   stamp  read the epoch.
  *   move   from e to e+1: only after each slot of parity (e+1) & 1 was seen to be 0 at
@@ -22,20 +22,22 @@
  * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
  *
  * (1) All accesses but those that leave are sequentially consistent: there is one order of
- *     all of them.  (To leave is a release: who sees that a pin is gone comes after all
- *     that was done with it.)  The epoch never decreases, and 64 bits do not wrap around.
- * (2) A pin of epoch e incremented the counter before its second read, which still found
- *     e.  So it is counted before the epoch became e+1.  A thread that moves the epoch on
- *     from e+1 looks at parity e & 1 after it has read e+1.  It finds the slot of the
- *     pin above 0 for as long as the pin is held, and does not move.  (A slot is never
- *     less than the number of pins held in it, because each pin increments first and
- *     decrements last, in the same slot.  Requests in enter that will try again only
- *     cause a delay.)  Hence: while a pin of epoch e is held, the epoch is at most e+1.
+ *     all of them.  (To leave is a release: who sees that a section is gone comes after
+ *     all that was done with it.)  The epoch never decreases, and 64 bits do not wrap
+ *     around.
+ * (2) A section of epoch e incremented the counter before its second read, which still
+ *     found e.  So it is counted before the epoch became e+1.  A thread that moves the
+ *     epoch on from e+1 looks at parity e & 1 after it has read e+1.  It finds the slot
+ *     of the section above 0 for as long as the section is held, and does not move.  (A
+ *     slot is never less than the number of sections held in it, because each section
+ *     increments first and decrements last, in the same slot.  Requests in enter that
+ *     will try again only cause a delay.)  Hence: while a section of epoch e is held, the
+ *     epoch is at most e+1.
  * (3) Two threads that move at the same time both compare-and-swap from the epoch that
  *     they read, so what one of them saw long ago cannot move a later epoch.
  * (4) A request that entered before stamp s was taken has an epoch e <= s, by (1).
- *     While its pin is held the epoch is at most e+1 <= s+1, by (2).  So at s+2 it has
- *     left.
+ *     While its section is held the epoch is at most e+1 <= s+1, by (2).  So at s+2 it
+ *     has left.
  *
  * A request that entered after the stamp may still be running, and nothing needs to wait
  * for it: it looks up after entering, hence after the old mapping was removed.  (If its
@@ -60,9 +62,9 @@
 #define SLOTS 64                /* a power of two, at most as many as bits of owned */
 #define OWNED 48                /* so many of them belong to one thread */
 
-/* In the count of a slot: bits for pins; above them, what is counted. */
-#define PIN_BITS 16
-#define PINS ((UINT64_C (1) << PIN_BITS) - 1)
+/* In the count of a slot: bits for sections; above them, what is counted. */
+#define SECTION_BITS 16
+#define SECTIONS ((UINT64_C (1) << SECTION_BITS) - 1)
 
 struct slot {
   _Alignas (64) _Atomic uint64_t count;
@@ -101,7 +103,7 @@ static pthread_key_t ends;                      /* of threads that have one */
 static bool knows_ends;
 static _Thread_local unsigned number;           /* of the slot; 0: none yet */
 
-/* It has no pins.  What it counted stays. */
+/* It has no sections.  What it counted stays. */
 static void
 thread_ends (void *mine)
 {
@@ -150,27 +152,27 @@ my_slot (void)
   return number - 1;
 }
 
-/* --- pins --- */
+/* --- sections --- */
 
 static inline _Atomic uint64_t *
-count_of (struct epoch *ep, struct epoch_pin pin)
+count_of (struct epoch *ep, struct epoch_section section)
 {
-  return &ep->slots[pin.slot / SLOTS][pin.slot % SLOTS].count;
+  return &ep->slots[section.slot / SLOTS][section.slot % SLOTS].count;
 }
 
 static inline bool
-is_owned (struct epoch_pin pin)
+is_owned (struct epoch_section section)
 {
-  return pin.slot % SLOTS < OWNED;
+  return section.slot % SLOTS < OWNED;
 }
 
-/* Subtracts one pin, and adds what is counted: together that is MORE. */
+/* Subtracts one section, and adds what is counted: together that is MORE. */
 static inline void
-leave (struct epoch *ep, struct epoch_pin pin, uint64_t more)
+leave (struct epoch *ep, struct epoch_section section, uint64_t more)
 {
-  _Atomic uint64_t *const count = count_of (ep, pin);
+  _Atomic uint64_t *const count = count_of (ep, section);
 
-  if (__builtin_expect (is_owned (pin), 1))
+  if (__builtin_expect (is_owned (section), 1))
     atomic_store_explicit (count,
                            atomic_load_explicit (count, memory_order_relaxed) + more,
                            memory_order_release);
@@ -178,46 +180,46 @@ leave (struct epoch *ep, struct epoch_pin pin, uint64_t more)
     atomic_fetch_add (count, more);
 }
 
-static inline struct epoch_pin
+static inline struct epoch_section
 enter (struct epoch *ep, unsigned i)
 {
   for (;;) {
     const uint64_t e = atomic_load (&ep->current);
-    const struct epoch_pin pin = { .slot = (e & 1) * SLOTS + i };
-    _Atomic uint64_t *const count = count_of (ep, pin);
+    const struct epoch_section section = { .slot = (e & 1) * SLOTS + i };
+    _Atomic uint64_t *const count = count_of (ep, section);
 
-    if (__builtin_expect (is_owned (pin), 1))
+    if (__builtin_expect (is_owned (section), 1))
       atomic_store (count, atomic_load_explicit (count, memory_order_relaxed) + 1);
     else
       atomic_fetch_add (count, 1);
     if (atomic_load (&ep->current) == e)
-      return pin;
-    leave (ep, pin, -1);
+      return section;
+    leave (ep, section, -1);
   }
 }
 
-struct epoch_pin
+struct epoch_section
 epoch_enter (struct epoch *ep)
 {
   return enter (ep, my_slot ());
 }
 
-struct epoch_pin
+struct epoch_section
 epoch_hold (struct epoch *ep)
 {
   return enter (ep, OWNED);
 }
 
 void
-epoch_leave (struct epoch *ep, struct epoch_pin pin)
+epoch_leave (struct epoch *ep, struct epoch_section section)
 {
-  leave (ep, pin, -1);
+  leave (ep, section, -1);
 }
 
 void
-epoch_leave_counting (struct epoch *ep, struct epoch_pin pin)
+epoch_leave_counting (struct epoch *ep, struct epoch_section section)
 {
-  leave (ep, pin, PINS);        /* one above the pins, less one pin */
+  leave (ep, section, SECTIONS);  /* one above the sections, less one section */
 }
 
 uint64_t
@@ -227,7 +229,7 @@ epoch_counted (struct epoch *ep)
 
   for (unsigned parity = 0; parity < 2; parity++)
     for (unsigned i = 0; i < SLOTS; i++)
-      n += atomic_load (&ep->slots[parity][i].count) >> PIN_BITS;
+      n += atomic_load (&ep->slots[parity][i].count) >> SECTION_BITS;
   return n;
 }
 
@@ -244,7 +246,7 @@ move_on (struct epoch *ep, uint64_t e)
   const unsigned parity = (e + 1) & 1;
 
   for (unsigned i = 0; i < SLOTS; i++)
-    if ((atomic_load (&ep->slots[parity][i].count) & PINS) != 0)
+    if ((atomic_load (&ep->slots[parity][i].count) & SECTIONS) != 0)
       return false;
   /* If this fails, another thread has moved it on. */
   atomic_compare_exchange_strong (&ep->current, &e, e + 1);

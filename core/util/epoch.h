@@ -3,7 +3,8 @@
  * Have all requests ended that began before now?  See epoch.c.
  *
  * R4 (b): a freed host cluster may be reused only when no request is left that may have
- * looked up the old mapping.  Requests enter and leave.  A thread that frees something
+ * looked up the old mapping.  Requests enter and
+ * leave a read section.  A thread that frees something
  * takes a stamp after the old mapping has been removed, and asks later whether the stamp
  * has passed.  No thread ever waits.
  */
@@ -19,18 +20,18 @@ struct epoch;
 extern struct epoch *epoch_new (void);  /* NULL on ENOMEM */
 extern void epoch_free (struct epoch *);
 
-/* The pin of a request.  The thread that enters leaves; pins may nest (there are less than
- * 65536).  Cheap: there is no lock, and threads on different cores touch different cache
- * lines. */
-struct epoch_pin { uint32_t slot; };
-extern struct epoch_pin epoch_enter (struct epoch *);
-extern void epoch_leave (struct epoch *, struct epoch_pin);
-/* A pin that any thread may give back, with epoch_leave. */
-extern struct epoch_pin epoch_hold (struct epoch *);
+/* A read section.  The thread that enters leaves; sections may nest (there are less than
+ * 65536).  Cheap: there is no lock, and threads on different cores touch
+ * different cache lines. */
+struct epoch_section { uint32_t slot; };
+extern struct epoch_section epoch_enter (struct epoch *);
+extern void epoch_leave (struct epoch *, struct epoch_section);
+/* A section that any thread may end, with epoch_leave. */
+extern struct epoch_section epoch_hold (struct epoch *);
 
 /* The same, and counts one: something that threads do often, on a cache line that they
  * write anyway.  epoch_counted is the sum. */
-extern void epoch_leave_counting (struct epoch *, struct epoch_pin);
+extern void epoch_leave_counting (struct epoch *, struct epoch_section);
 extern uint64_t epoch_counted (struct epoch *);
 
 /* Returns a stamp that covers all requests that entered before this call. */

@@ -46,8 +46,8 @@ extern void close_image (void);
 /* Writes until no count is dirty. */
 extern void write_counts (void);
 
-/* To be called when everything is durable and no request has a pin: nothing is held back,
- * and the file is truncated to the clusters in use. */
+/* To be called when everything is durable and no request is in a section: nothing is held
+ * back, and the file is truncated to the clusters in use. */
 extern void end_session (void);
 
 #endif /* TEST_ALLOC_IMAGE_H */

@@ -25,15 +25,15 @@ static bool is_table[MAX_RUNS];
 
 struct alloc_run runs[MAX_RUNS];
 size_t nruns;
-struct model_pin pins[MAX_PINS];
-size_t npins;
+struct model_section sections[MAX_SECTIONS];
+size_t nr_sections;
 uint64_t now;
 
 void
 reset_model (void)
 {
   memset (clusters, 0, sizeof clusters);
-  nruns = npins = 0;
+  nruns = nr_sections = 0;
   now = durable = 0;
 }
 
@@ -62,8 +62,8 @@ handed_out (const struct alloc_run *run, enum state state)
 
     CHECK (clusters[c].state == FREE || clusters[c].state == WAITING);
     if (clusters[c].state == WAITING)
-      for (size_t i = 0; i < npins; i++)
-        CHECK (pins[i].since > clusters[c].freed);      /* R4 (b) */
+      for (size_t i = 0; i < nr_sections; i++)
+        CHECK (sections[i].since > clusters[c].freed);      /* R4 (b) */
     CHECK (overlap_find (overlap, c << bits, 1) ==
            (state == TABLE ? OVERLAP_L2 : OVERLAP_NONE));
     CHECK (refcount_get (refcounts, c, &count) == 0 && count == 1);
@@ -185,8 +185,8 @@ quiesce (void)
 {
   uint64_t end;
 
-  while (npins > 0)
-    epoch_leave (epoch, pins[--npins].pin);
+  while (nr_sections > 0)
+    epoch_leave (epoch, sections[--nr_sections].section);
   checkpoint (true);
   end_session ();
   durable = 0;

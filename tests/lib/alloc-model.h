@@ -20,13 +20,13 @@ extern struct alloc_run runs[MAX_RUNS];
 extern size_t nruns;
 
 /* Requests in progress. */
-#define MAX_PINS 8
-struct model_pin {
-  struct epoch_pin pin;
+#define MAX_SECTIONS 8
+struct model_section {
+  struct epoch_section section;
   uint64_t since;
 };
-extern struct model_pin pins[MAX_PINS];
-extern size_t npins;
+extern struct model_section sections[MAX_SECTIONS];
+extern size_t nr_sections;
 
 /* The step of the test. */
 extern uint64_t now;

@@ -14,7 +14,7 @@
  *
  * project/models.sh runs it, and sees it fail with each of these mistakes:
  *
- *   GATE_FIRST   a request looks at the gate before it takes its pin
+ *   GATE_FIRST   a request looks at the gate before it enters its section
  *   VIEW_FIRST   a request looks at the generation before it looks at the gate
  *   STAMP_FIRST  the stamp is taken before the gate is closed
  *   NO_DRAIN     the release does not wait for requests that use the old generation

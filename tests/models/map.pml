@@ -4,8 +4,9 @@
  * evict the slice, for spin: the protocol of core/mapping/map.c and its parts, for one
  * slice number, with one step for each access to what lookups read without the lock.
  *
- * The pins of epoch.c are taken for what gate.pml shows of them: to wait for a stamp is to
- * wait for each lookup that began before.  Memory that was freed is used again at once.
+ * The sections of epoch.c are taken for what gate.pml shows of them: to wait for a stamp
+ * is to wait for each lookup that began before.  Memory that was freed is used again at
+ * once.
  *
  * Checked in all orders of steps:
  *

@@ -77,7 +77,7 @@ main (void)
   struct dir_image *image, *again;
   struct export *writer, *reader;
   struct simdisk *sim;
-  struct epoch_pin pin;
+  struct epoch_section section;
   struct epoch *epoch;
   struct rng rng;
   char *path, *directory;
@@ -108,10 +108,10 @@ main (void)
   CHECK (export_flush (writer) == 0);
 
   epoch = disk_inside (dir_disk (image)).epoch;
-  pin = epoch_enter (epoch);    /* a request of the reader */
+  section = epoch_enter (epoch);  /* a request of the reader */
   CHECK (export_trim (writer, CLUSTER, CLUSTER, false) == 0);
   leave (writer, image);
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   leave (reader, image);
 
   simdisk_fault (sim, NULL);

@@ -113,14 +113,14 @@ work (void *arg)
   for (unsigned i = 0; i < ROUNDS; i++) {
     const uint64_t first = rng_below (rng, CLUSTERS);
     const uint64_t n = 1 + rng_below (rng, min64 (CLUSTERS - first, 20));
-    const struct epoch_pin pin = epoch_enter (epoch);
+    const struct epoch_section section = epoch_enter (epoch);
 
     switch (rng_below (rng, 4)) {
     case 0: write_some (first, n); break;
     case 1: discard_some (first, n); break;
     default: read_some (first, n);
     }
-    epoch_leave (epoch, pin);
+    epoch_leave (epoch, section);
     if (rng_below (rng, 8) == 0)
       checkpoint (rng_below (rng, 4) != 0);
     if (rng_below (rng, 4) == 0)

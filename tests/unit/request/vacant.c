@@ -37,8 +37,8 @@ static struct {
   bool punched;
 } model[CLUSTERS];
 
-static struct { struct epoch_pin pin; unsigned entered; } pins[4];
-static unsigned nr_pins;
+static struct { struct epoch_section section; unsigned entered; } sections[4];
+static unsigned nr_sections;
 static bool strict = true;
 static uint64_t punched;
 
@@ -56,8 +56,8 @@ before (void *opaque, const char *name, enum storage_op op, const struct iovec *
   punched += n;
   for (uint64_t c = first; strict && c < first + n; c++) {
     CHECK (model[c].since && model[c].durable && !model[c].punched);
-    for (unsigned i = 0; i < nr_pins; i++)
-      CHECK (pins[i].entered > model[c].durable);
+    for (unsigned i = 0; i < nr_sections; i++)
+      CHECK (sections[i].entered > model[c].durable);
     CHECK (!inflight_try (inflight, &claim, c, c));
     model[c].punched = true;
   }
@@ -161,8 +161,8 @@ checkpoint (struct rng *rng, bool ok)
 static void
 leave (unsigned i)
 {
-  epoch_leave (epoch, pins[i].pin);
-  pins[i] = pins[--nr_pins];
+  epoch_leave (epoch, sections[i].section);
+  sections[i] = sections[--nr_sections];
 }
 
 /* Somebody is at work on a part of the disk: that has to wait, the rest has not. */
@@ -193,17 +193,17 @@ test_random (struct rng *rng)
     case 4: vacant_reap (vacant); break;
     case 5: reap_beside_claim (rng); break;
     case 6:
-      if (nr_pins < 4) {
-        pins[nr_pins].entered = now;
-        pins[nr_pins++].pin = epoch_enter (epoch);
+      if (nr_sections < 4) {
+        sections[nr_sections].entered = now;
+        sections[nr_sections++].section = epoch_enter (epoch);
       }
       break;
     default:
-      if (nr_pins > 0)
-        leave (rng_below (rng, nr_pins));
+      if (nr_sections > 0)
+        leave (rng_below (rng, nr_sections));
     }
   }
-  while (nr_pins > 0)
+  while (nr_sections > 0)
     leave (0);
   checkpoint (rng, true);
   checkpoint (rng, true);
@@ -220,14 +220,14 @@ test_random (struct rng *rng)
 static void
 test_no_starvation (void)
 {
-  struct epoch_pin old = { 0 };
+  struct epoch_section old = { 0 };
   unsigned i;
 
   begin (CLUSTERS << BITS);
   strict = false;
   old = epoch_enter (epoch);
   for (i = 0; i < 20 && punched == 0; i++) {
-    const struct epoch_pin next = epoch_enter (epoch);
+    const struct epoch_section next = epoch_enter (epoch);
 
     vacant_add (vacant, 2 * i, 1);
     vacant_take (vacant);

@@ -346,13 +346,13 @@ test_end_of_session (void)
 static void
 test_reaping (void)
 {
-  struct epoch_pin pin;
+  struct epoch_section section;
   struct alloc_run run, other;
 
   open_small ();
   run = reserve (3);
   other = reserve (3);
-  pin = epoch_enter (epoch);
+  section = epoch_enter (epoch);
   CHECK (alloc_free_begin (alloc, 2) == 0);
   alloc_free_run (alloc, run.host, 3);
   alloc_free_run (alloc, other.host, 3);
@@ -361,7 +361,7 @@ test_reaping (void)
   CHECK (alloc_quarantined (alloc) == 6 << BITS);
   CHECK (overlap_add (overlap, run.host, 1, OVERLAP_L1) == 0);
   CHECK (alloc_reap (alloc) == 0 && alloc_quarantined (alloc) == 6 << BITS);
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   FAILS (alloc_reap (alloc), EUCLEAN);
   CHECK (alloc_quarantined (alloc) == 0);
   drop (run.host, 3);

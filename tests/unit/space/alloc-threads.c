@@ -67,7 +67,7 @@ worker (void *arg)
 
   rng_init (&r, rng.s, me);
   for (int i = 0; i < 1500; i++) {
-    const struct epoch_pin pin = epoch_enter (epoch);
+    const struct epoch_section section = epoch_enter (epoch);
 
     if (n < 50 && rng_below (&r, 2)) {
       struct alloc_run *run = &mine[n];
@@ -103,7 +103,7 @@ worker (void *arg)
       mine[k] = mine[--n];
       table[k] = table[n];
     }
-    epoch_leave (epoch, pin);
+    epoch_leave (epoch, section);
     if (rng_below (&r, 20) == 0)
       checkpoint_in_turn ();
     if (rng_below (&r, 10) == 0)

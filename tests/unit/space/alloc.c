@@ -49,17 +49,17 @@ random_step (void)
     checkpoint (rng_below (&rng, 4) != 0);
     break;
   case 15: case 16:
-    if (npins < MAX_PINS) {
-      pins[npins].pin = epoch_enter (epoch);
-      pins[npins++].since = ++now;
+    if (nr_sections < MAX_SECTIONS) {
+      sections[nr_sections].section = epoch_enter (epoch);
+      sections[nr_sections++].since = ++now;
     }
     break;
   case 17:
-    if (npins > 0) {
-      const size_t i = rng_below (&rng, npins);
+    if (nr_sections > 0) {
+      const size_t i = rng_below (&rng, nr_sections);
 
-      epoch_leave (epoch, pins[i].pin);
-      pins[i] = pins[--npins];
+      epoch_leave (epoch, sections[i].section);
+      sections[i] = sections[--nr_sections];
     }
     break;
   case 18:
@@ -213,7 +213,7 @@ test_forgotten (void)
 static void
 test_crowd (void)
 {
-  struct epoch_pin pin;
+  struct epoch_section section;
   struct alloc_stats stats;
   struct alloc_run run;
   uint64_t size;
@@ -229,12 +229,12 @@ test_crowd (void)
   for (size_t i = 0; i < 2000; i++)
     release (&runs[i * 2]);
   nruns = 0;
-  pin = epoch_enter (epoch);
+  section = epoch_enter (epoch);
   checkpoint (true);
   CHECK (alloc_reap (alloc) == 0);
   alloc_get_stats (alloc, &stats);
   CHECK (stats.freed == 2000 && stats.punched == 0);
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   CHECK (alloc_reap_some (alloc) == 0);
   alloc_get_stats (alloc, &stats);
   CHECK (stats.punched > 10 && stats.punched < 1000 && alloc_quarantined (alloc) > 0);
@@ -319,7 +319,7 @@ test_stale_mark (void)
 static void
 test_trim (void)
 {
-  struct epoch_pin pin;
+  struct epoch_section section;
   struct alloc_run run;
   uint64_t size;
   char c;
@@ -330,7 +330,7 @@ test_trim (void)
   size = storage_size (file);
   CHECK (alloc_reserve (alloc, 3, &run) == 0);
   handed_out (&run, OWNED);
-  pin = epoch_enter (epoch);
+  section = epoch_enter (epoch);
   free_some (1);
   free_some (100);
   checkpoint (true);
@@ -341,7 +341,7 @@ test_trim (void)
   CHECK (storage_size (file) == run.host + (UINT64_C (3) << bits));
   CHECK (storage_read (file, &c, 1, run.host + (2 << bits) + 100) == 0);
   CHECK (c == 'x');
-  epoch_leave (epoch, pin);
+  epoch_leave (epoch, section);
   quiesce ();
   CHECK (storage_size (file) == size);
   close_image ();

@@ -31,9 +31,9 @@ static unsigned nr_live, nr_pending;
 static struct alloc_run plain[MAX_LIVE];
 static unsigned nr_plain;
 
-#define MAX_PINS 6
-static struct { struct epoch_pin pin; uint64_t since; } pins[MAX_PINS];
-static unsigned nr_pins;
+#define MAX_SECTIONS 6
+static struct { struct epoch_section section; uint64_t since; } sections[MAX_SECTIONS];
+static unsigned nr_sections;
 
 static void
 check_count (uint64_t c)
@@ -50,8 +50,8 @@ taken (uint64_t c)
 {
   unsigned i;
 
-  for (i = 0; i < nr_pins; i++)
-    CHECK (pins[i].since > clusters[c].freed);  /* R4 (b) */
+  for (i = 0; i < nr_sections; i++)
+    CHECK (sections[i].since > clusters[c].freed);  /* R4 (b) */
   memset (used + (c << bits), 0, UINT64_C (1) << bits);
   CHECK (overlap_find (overlap, c << bits, 1) == OVERLAP_NONE && c > 0);
 }
@@ -181,18 +181,18 @@ abort_plain (void)
 }
 
 static void
-pin_or_unpin (void)
+enter_or_leave (void)
 {
-  if (nr_pins < MAX_PINS && rng_below (&rng, 2)) {
+  if (nr_sections < MAX_SECTIONS && rng_below (&rng, 2)) {
     now++;
-    pins[nr_pins].pin = epoch_enter (epoch);
-    pins[nr_pins++].since = now;
+    sections[nr_sections].section = epoch_enter (epoch);
+    sections[nr_sections++].since = now;
   }
-  else if (nr_pins > 0) {
-    const unsigned i = rng_below (&rng, nr_pins);
+  else if (nr_sections > 0) {
+    const unsigned i = rng_below (&rng, nr_sections);
 
-    epoch_leave (epoch, pins[i].pin);
-    pins[i] = pins[--nr_pins];
+    epoch_leave (epoch, sections[i].section);
+    sections[i] = sections[--nr_sections];
   }
 }
 
@@ -201,8 +201,8 @@ quiesce (void)
 {
   uint64_t c;
 
-  while (nr_pins > 0)
-    epoch_leave (epoch, pins[--nr_pins].pin);
+  while (nr_sections > 0)
+    epoch_leave (epoch, sections[--nr_sections].section);
   checkpoint ();
   end_session ();
   for (c = 0; c < MAX_BYTES >> bits; c++) {
@@ -223,7 +223,7 @@ test_model (unsigned cluster_bits, unsigned order)
   open_image (true, &without_sync);
   memset (used, 0, sizeof used);
   memset (clusters, 0, sizeof clusters);
-  nr_live = nr_pending = nr_plain = nr_pins = 0;
+  nr_live = nr_pending = nr_plain = nr_sections = 0;
   now = 0;
   for (i = 0; i < 3000; i++)
     switch (rng_below (&rng, 16)) {
@@ -246,7 +246,7 @@ test_model (unsigned cluster_bits, unsigned order)
       CHECK (alloc_reap (alloc) == 0);
       break;
     case 13: case 14:
-      pin_or_unpin ();
+      enter_or_leave ();
       break;
     default:
       if (rng_below (&rng, 20) == 0)

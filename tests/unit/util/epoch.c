@@ -61,7 +61,7 @@ static void
 test_order (void)
 {
   struct epoch *ep = epoch_new ();
-  struct epoch_pin a, b, c;
+  struct epoch_section a, b, c;
   uint64_t s, s2;
 
   CHECK (ep != NULL);
@@ -114,12 +114,12 @@ test_order (void)
   epoch_free (ep);
 }
 
-/* What is counted does not look like pins, and is not lost. */
+/* What is counted does not look like sections, and is not lost. */
 static void
 test_counting (void)
 {
   struct epoch *ep = epoch_new ();
-  struct epoch_pin a;
+  struct epoch_section a;
   uint64_t s;
 
   CHECK (ep != NULL && epoch_counted (ep) == 0);
@@ -152,12 +152,12 @@ static void *
 visit (void *arg)
 {
   struct visit *v = arg;
-  const struct epoch_pin pin = epoch_enter (v->ep);
+  const struct epoch_section section = epoch_enter (v->ep);
 
-  v->slot = pin.slot % SLOTS;
+  v->slot = section.slot % SLOTS;
   pthread_barrier_wait (v->inside);
   pthread_barrier_wait (v->over);
-  epoch_leave_counting (v->ep, pin);
+  epoch_leave_counting (v->ep, section);
   return NULL;
 }
 
@@ -239,14 +239,14 @@ reader (void *arg)
 
   disturb_rng = &w->rng;
   while (!atomic_load (&s->stop)) {
-    const struct epoch_pin pin = epoch_enter (s->ep);
+    const struct epoch_section section = epoch_enter (s->ep);
     struct cell *cell =
       atomic_load (&s->places[rng_below (&w->rng, REMOVERS)].cell);
     const unsigned life = atomic_load (&cell->life);
 
     for (unsigned i = rng_below (&w->rng, 20); i > 0; i--)
       CHECK (atomic_load (&cell->life) == life);
-    epoch_leave (s->ep, pin);
+    epoch_leave (s->ep, section);
     uses++;
   }
   atomic_fetch_add (&s->uses, uses);
@@ -333,7 +333,7 @@ test_stress (uint64_t seed)
   free (s);
 }
 
-/* Not run by default: how much does a pin cost? */
+/* Not run by default: how much does a section cost? */
 static void
 bench (void)
 {
