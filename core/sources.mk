@@ -10,8 +10,8 @@ core_sources = \
 	%reldir%/util/clock.h \
 	%reldir%/util/epoch.c \
 	%reldir%/util/epoch.h \
-	%reldir%/util/inflight.c \
-	%reldir%/util/inflight.h \
+	%reldir%/util/rangelock.c \
+	%reldir%/util/rangelock.h \
 	%reldir%/util/jsontext.c \
 	%reldir%/util/jsontext.h \
 	%reldir%/util/memory.c \

@@ -89,14 +89,14 @@ open_shared (struct writable *w, const struct generation *g)
     !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE);
   const bool vacant = image->data && !w->data_is_raw && w->discard;
 
-  w->inflight = inflight_new ();
-  if (w->inflight == NULL)
+  w->rangelock = rangelock_new ();
+  if (w->rangelock == NULL)
     return -1;
   if (copyup && (w->copyup = copyup_new ()) == NULL)
     return -1;
   if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
     return -1;
-  if (vacant && (w->vacant = vacant_new (image->data, w->inflight, g->disk->epoch,
+  if (vacant && (w->vacant = vacant_new (image->data, w->rangelock, g->disk->epoch,
                                          h->cluster_bits, h->size)) == NULL)
     return -1;
   if (g->disk->options.compress &&
@@ -150,7 +150,7 @@ writable_close (struct writable *w)
 {
   checkpoint_free (w->checkpoint);
   vacant_free (w->vacant);
-  inflight_free (w->inflight);
+  rangelock_free (w->rangelock);
   fresh_free (w->fresh);
   copyup_free (w->copyup);
   l2_close (w->l2);

@@ -16,7 +16,7 @@
  * A LUKS sector depends on its place in the file, so clusters that move (copy-on-write)
  * are encrypted again.  This happens when a plain copy is written here.
  *
- * Locks: the claims, taken after those on guest clusters (inflight.c); `lock'
+ * Locks: the claims, taken after those on guest clusters (rangelock.c); `lock'
  * guards the list of bounce buffers.
  */
 
@@ -30,7 +30,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/inflight.h"
+#include "util/rangelock.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "image/payload.h"
@@ -47,7 +47,7 @@ struct payload {
   struct storage *file;
   struct crypt_cipher *cipher;  /* NULL: plain data */
   enum payload_sectors sectors;
-  struct inflight *claims;      /* of sectors of the file; only with a cipher */
+  struct rangelock *claims;     /* of sectors of the file; only with a cipher */
 
   pthread_mutex_t lock;
   struct bounce *spare;         /* guarded by lock */
@@ -65,7 +65,7 @@ payload_new (struct storage *file, struct crypt_cipher *cipher,
   p->file = file;
   p->sectors = sectors;
   if (cipher) {
-    p->claims = inflight_new ();
+    p->claims = rangelock_new ();
     if (p->claims == NULL) {
       free (p);
       return NULL;
@@ -87,7 +87,7 @@ payload_free (struct payload *p)
     p->spare = b->next;
     free (b);
   }
-  inflight_free (p->claims);
+  rangelock_free (p->claims);
   pthread_mutex_destroy (&p->lock);
   free (p);
 }
@@ -212,17 +212,17 @@ int
 payload_read (struct payload *p, void *buf, uint64_t count, uint64_t host,
               uint64_t guest)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   int r;
 
   if (p->cipher == NULL)
     return storage_read (p->file, buf, count, host);
   if (count == 0)
     return 0;
-  inflight_claim_shared (p->claims, &claim, host / CRYPT_SECTOR,
-                         (host + count - 1) / CRYPT_SECTOR);
+  rangelock_claim_shared (p->claims, &claim, host / CRYPT_SECTOR,
+                          (host + count - 1) / CRYPT_SECTOR);
   r = read_encrypted (p, buf, count, host, guest);
-  inflight_release (p->claims, &claim);
+  rangelock_release (p->claims, &claim);
   return r;
 }
 
@@ -294,7 +294,7 @@ int
 payload_write (struct payload *p, const struct iovec *iov, int niov,
                uint64_t host, uint64_t guest, bool dsync)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   uint64_t count = 0;
   int r;
 
@@ -304,9 +304,9 @@ payload_write (struct payload *p, const struct iovec *iov, int niov,
     count += iov[i].iov_len;
   if (count == 0)
     return 0;
-  inflight_claim (p->claims, &claim, host / CRYPT_SECTOR,
-                  (host + count - 1) / CRYPT_SECTOR);
+  rangelock_claim (p->claims, &claim, host / CRYPT_SECTOR,
+                   (host + count - 1) / CRYPT_SECTOR);
   r = write_encrypted (p, iov, count, host, guest, dsync);
-  inflight_release (p->claims, &claim);
+  rangelock_release (p->claims, &claim);
   return r;
 }

@@ -271,7 +271,7 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
 {
   const unsigned bits = v->image->header.cluster_bits;
   CLEANUP_FREE struct store *s = memory_get (sizeof *s);
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   int r;
 
   if (s == NULL)
@@ -281,13 +281,13 @@ store (const struct view *v, const struct compressed *compressed, uint64_t start
   s->n = n;
   s->compressed = compressed;
   s->nr_pieces = 0;
-  inflight_claim (v->w->inflight, &claim, start >> bits,
-                  (start >> bits) + n - 1);
+  rangelock_claim (v->w->rangelock, &claim, start >> bits,
+                   (start >> bits) + n - 1);
   r = store_claimed (s);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->image->health,
                     "found while allocating bytes for compressed clusters");
-  inflight_release (v->w->inflight, &claim);
+  rangelock_release (v->w->rangelock, &claim);
   *done = s->n;
   return r;
 }

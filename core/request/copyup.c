@@ -9,7 +9,7 @@
  * ranges that read as zeros below, are left alone; over other layers, those are that have
  * the range in the same place.  The rest is stored, in whole clusters:
  *
- *   claim     the guest clusters (inflight); look them up again: from now on they stay
+ *   claim     the guest clusters (rangelock); look them up again: from now on they stay
  *             unallocated
  *   read      the data of the layers below, which never changes; the reader has it now,
  *             whatever happens next
@@ -358,14 +358,14 @@ copy (const struct wish *w, void *buf, uint64_t start, uint64_t end, struct copy
 {
   const struct view *const v = w->v;
   const unsigned bits = v->image->header.cluster_bits;
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   int r;
 
   *c = (struct copy) { 0 };
   end = min64 (end, start + l2_edit_limit (v->w->l2, start));
-  inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
+  rangelock_claim (v->w->rangelock, &claim, start >> bits, (end - 1) >> bits);
   r = copy_claimed (w, buf, start, end, c);
-  inflight_release (v->w->inflight, &claim);
+  rangelock_release (v->w->rangelock, &claim);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->image->health,
                     "found while copying clusters from the backing file");

@@ -529,7 +529,7 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
            uint64_t offset, uint64_t *done)
 {
   const unsigned bits = v->image->header.cluster_bits;
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   struct l2_edit edit;
   struct cow c = { .v = v, .buf = buf, .start = offset };
   int r;
@@ -542,8 +542,8 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
   if (c.nr_old == 0)
     return 0;
 
-  inflight_claim (v->w->inflight, &claim, offset >> bits,
-                  (c.last_end - 1) >> bits);
+  rangelock_claim (v->w->rangelock, &claim, offset >> bits,
+                   (c.last_end - 1) >> bits);
   /* Other writers may have been here meanwhile.  Now the clusters are claimed. */
   c.end = min64 (offset + count, c.last_end);
   r = look (&c);
@@ -561,6 +561,6 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
     else
       r = translate_error (v);
   }
-  inflight_release (v->w->inflight, &claim);
+  rangelock_release (v->w->rangelock, &claim);
   return r;
 }

@@ -18,7 +18,8 @@
  * cluster: it becomes zeros, or the whole cluster is freed.)
  *
  * Locks: none.  Places are atomic.  A thread that adds, removes or asks about a cluster
- * holds a claim on the guest cluster that uses it, which orders these calls (inflight.c).
+ * holds a claim on the guest cluster that uses it, which orders these calls
+ * (rangelock.c).
  */
 
 #include <config.h>

@@ -61,7 +61,7 @@ enum stage { PENDING, TAKEN, DURABLE, WAITING, STAGES };
 
 struct vacant {
   struct storage *data;
-  struct inflight *inflight;
+  struct rangelock *rangelock;
   struct epoch *epoch;
   unsigned bits;
   uint64_t disk_size;           /* bytes */
@@ -73,7 +73,7 @@ struct vacant {
 };
 
 struct vacant *
-vacant_new (struct storage *data, struct inflight *inflight,
+vacant_new (struct storage *data, struct rangelock *rangelock,
             struct epoch *epoch, unsigned cluster_bits, uint64_t disk_size)
 {
   struct vacant *v = memory_new (1, sizeof *v);
@@ -81,7 +81,7 @@ vacant_new (struct storage *data, struct inflight *inflight,
   if (v == NULL)
     return NULL;
   v->data = data;
-  v->inflight = inflight;
+  v->rangelock = rangelock;
   v->epoch = epoch;
   v->bits = cluster_bits;
   v->disk_size = disk_size;
@@ -277,7 +277,7 @@ punch (struct vacant *v, uint64_t first, uint64_t end)
 void
 vacant_reap (struct vacant *v)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   uint64_t at, first, n;
 
   if (v == NULL)
@@ -285,9 +285,9 @@ vacant_reap (struct vacant *v)
   do
     for (at = 0; next_piece (v, at, &first, &n); at = first + n)
       /* (A thread that has a claim there may be about to write.) */
-      if (inflight_try (v->inflight, &claim, first, first + n - 1)) {
+      if (rangelock_try (v->rangelock, &claim, first, first + n - 1)) {
         punch (v, first, first + n);
-        inflight_release (v->inflight, &claim);
+        rangelock_release (v->rangelock, &claim);
       }
   while (begin_waiting (v));
 }

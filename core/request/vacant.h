@@ -11,14 +11,14 @@
 #include <stdint.h>
 
 #include "util/epoch.h"
-#include "util/inflight.h"
+#include "util/rangelock.h"
 #include "storage/storage.h"
 
 struct vacant;
 
-/* For the clusters of a disk of DISK_SIZE bytes, whose data is in DATA; INFLIGHT has the
+/* For the clusters of a disk of DISK_SIZE bytes, whose data is in DATA; RANGELOCK has the
  * claims on them.  All of these must outlive the result.  NULL on ENOMEM (reported). */
-extern struct vacant *vacant_new (struct storage *data, struct inflight *,
+extern struct vacant *vacant_new (struct storage *data, struct rangelock *,
                                   struct epoch *, unsigned cluster_bits,
                                   uint64_t disk_size);
 /* Frees memory only.  Here and below NULL is accepted: then no space is freed. */

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "util/inflight.h"
+#include "util/rangelock.h"
 #include "image/clustercache.h"
 #include "image/image.h"
 #include "space/alloc.h"
@@ -38,7 +38,7 @@ struct writable {
   struct refcounts *refcounts;
   struct l2 *l2;
   struct alloc *alloc;
-  struct inflight *inflight;
+  struct rangelock *rangelock;
   struct fresh *fresh;                  /* NULL without extended L2 entries */
   struct vacant *vacant;                /* NULL: space in a data file is not freed when
                                            its mapping goes */

@@ -313,13 +313,13 @@ set_under_claim (const struct view *v, uint64_t start, uint64_t end,
                  enum mode mode, uint64_t *done)
 {
   const unsigned bits = v->image->header.cluster_bits;
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   int r;
 
   end = min64 (end, start + l2_edit_limit (v->w->l2, start));
-  inflight_claim (v->w->inflight, &claim, start >> bits, (end - 1) >> bits);
+  rangelock_claim (v->w->rangelock, &claim, start >> bits, (end - 1) >> bits);
   r = set_entries (v, start, end, mode, done);
-  inflight_release (v->w->inflight, &claim);
+  rangelock_release (v->w->rangelock, &claim);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (v->image->health, "found while zeroing clusters");
   return r;

@@ -26,7 +26,7 @@
 
 static struct storage *file;
 static struct epoch *epoch;
-static struct inflight *inflight;
+static struct rangelock *rangelock;
 static struct vacant *vacant;
 
 static _Atomic bool data[CLUSTERS];     /* changes under a claim */
@@ -59,27 +59,27 @@ before (void *opaque, const char *name, enum storage_op op, const struct iovec *
 static void
 write_some (uint64_t first, uint64_t n)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
 
-  inflight_claim (inflight, &claim, first, first + n - 1);
+  rangelock_claim (rangelock, &claim, first, first + n - 1);
   vacant_remove (vacant, first, n);
   for (uint64_t c = first; c < first + n; c++)
     data[c] = true;
-  inflight_release (inflight, &claim);
+  rangelock_release (rangelock, &claim);
 }
 
 static void
 discard_some (uint64_t first, uint64_t n)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
 
-  inflight_claim (inflight, &claim, first, first + n - 1);
+  rangelock_claim (rangelock, &claim, first, first + n - 1);
   for (uint64_t c = first; c < first + n; c++)
     if (data[c]) {
       data[c] = false;
       vacant_add (vacant, c, 1);
     }
-  inflight_release (inflight, &claim);
+  rangelock_release (rangelock, &claim);
 }
 
 static void
@@ -143,9 +143,9 @@ main (void)
   close (fd);
   CHECK (storage_open (name, &options, &file) == 0);
   epoch = epoch_new ();
-  inflight = inflight_new ();
-  CHECK (epoch && inflight);
-  vacant = vacant_new (file, inflight, epoch, BITS, CLUSTERS << BITS);
+  rangelock = rangelock_new ();
+  CHECK (epoch && rangelock);
+  vacant = vacant_new (file, rangelock, epoch, BITS, CLUSTERS << BITS);
   CHECK (vacant);
 
   for (unsigned i = 0; i < 4; i++)
@@ -160,7 +160,7 @@ main (void)
   printf ("%lu clusters punched\n", (unsigned long) punched);
 
   vacant_free (vacant);
-  inflight_free (inflight);
+  rangelock_free (rangelock);
   epoch_free (epoch);
   storage_close (file);
   CHECK (unlink (name) == 0);

@@ -24,7 +24,7 @@
 static char path[4200];
 static struct storage *file;
 static struct epoch *epoch;
-static struct inflight *inflight;
+static struct rangelock *rangelock;
 static struct vacant *vacant;
 
 /* --- the model --- */
@@ -48,7 +48,7 @@ before (void *opaque, const char *name, enum storage_op op, const struct iovec *
 {
   const uint64_t first = offset >> BITS;
   const uint64_t n = div_up (count, UINT64_C (1) << BITS);
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
 
   (void) opaque, (void) name, (void) iov, (void) niov, (void) dsync;
   if (op != STORAGE_OP_PUNCH)
@@ -58,7 +58,7 @@ before (void *opaque, const char *name, enum storage_op op, const struct iovec *
     CHECK (model[c].since && model[c].durable && !model[c].punched);
     for (unsigned i = 0; i < nr_sections; i++)
       CHECK (sections[i].entered > model[c].durable);
-    CHECK (!inflight_try (inflight, &claim, c, c));
+    CHECK (!rangelock_try (rangelock, &claim, c, c));
     model[c].punched = true;
   }
   return 1;
@@ -81,9 +81,9 @@ begin (uint64_t disk_size)
   close (fd);
   CHECK (storage_open (path, &options, &file) == 0);
   epoch = epoch_new ();
-  inflight = inflight_new ();
-  CHECK (epoch && inflight);
-  vacant = vacant_new (file, inflight, epoch, BITS, disk_size);
+  rangelock = rangelock_new ();
+  CHECK (epoch && rangelock);
+  vacant = vacant_new (file, rangelock, epoch, BITS, disk_size);
   CHECK (vacant);
   memset (model, 0, sizeof model);
   punched = 0;
@@ -93,7 +93,7 @@ static void
 end (void)
 {
   vacant_free (vacant);
-  inflight_free (inflight);
+  rangelock_free (rangelock);
   epoch_free (epoch);
   storage_close (file);
   CHECK (unlink (path) == 0);
@@ -111,27 +111,27 @@ random_range (struct rng *rng, uint64_t *first, uint64_t *n)
 static void
 erase (uint64_t first, uint64_t n)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
 
-  inflight_claim (inflight, &claim, first, first + n - 1);
+  rangelock_claim (rangelock, &claim, first, first + n - 1);
   /* What is vacant already is not erased again. */
   for (uint64_t c = first; c < first + n; c++)
     if (model[c].since == 0) {
       model[c].since = now;
       vacant_add (vacant, c, 1);
     }
-  inflight_release (inflight, &claim);
+  rangelock_release (rangelock, &claim);
 }
 
 static void
 write_data (uint64_t first, uint64_t n)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
 
-  inflight_claim (inflight, &claim, first, first + n - 1);
+  rangelock_claim (rangelock, &claim, first, first + n - 1);
   vacant_remove (vacant, first, n);
   memset (&model[first], 0, n * sizeof model[0]);
-  inflight_release (inflight, &claim);
+  rangelock_release (rangelock, &claim);
 }
 
 static void
@@ -169,13 +169,13 @@ leave (unsigned i)
 static void
 reap_beside_claim (struct rng *rng)
 {
-  struct inflight_claim claim;
+  struct rangelock_claim claim;
   uint64_t first, n;
 
   random_range (rng, &first, &n);
-  inflight_claim (inflight, &claim, first, first + n - 1);
+  rangelock_claim (rangelock, &claim, first, first + n - 1);
   vacant_reap (vacant);
-  inflight_release (inflight, &claim);
+  rangelock_release (rangelock, &claim);
 }
 
 static void

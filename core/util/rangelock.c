@@ -26,20 +26,20 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
-#include "util/inflight.h"
+#include "util/rangelock.h"
 #include "util/memory.h"
 
-struct inflight {
+struct rangelock {
   pthread_mutex_t lock;
   pthread_cond_t released;
   unsigned waiting;                     /* guarded by lock */
-  struct inflight_claim *head, **tail;  /* guarded by lock */
+  struct rangelock_claim *head, **tail;  /* guarded by lock */
 };
 
-struct inflight *
-inflight_new (void)
+struct rangelock *
+rangelock_new (void)
 {
-  struct inflight *t = memory_new (1, sizeof *t);
+  struct rangelock *t = memory_new (1, sizeof *t);
 
   if (t == NULL)
     return NULL;
@@ -50,7 +50,7 @@ inflight_new (void)
 }
 
 void
-inflight_free (struct inflight *t)
+rangelock_free (struct rangelock *t)
 {
   if (t == NULL)
     return;
@@ -60,9 +60,9 @@ inflight_free (struct inflight *t)
 }
 
 static bool
-must_wait (const struct inflight *t, const struct inflight_claim *claim)
+must_wait (const struct rangelock *t, const struct rangelock_claim *claim)
 {
-  const struct inflight_claim *c;
+  const struct rangelock_claim *c;
 
   for (c = t->head; c != claim; c = c->next)
     if (c->first <= claim->last && claim->first <= c->last &&
@@ -73,7 +73,7 @@ must_wait (const struct inflight *t, const struct inflight_claim *claim)
 
 /* Called with the lock held. */
 static void
-append (struct inflight *t, struct inflight_claim *claim, uint64_t first,
+append (struct rangelock *t, struct rangelock_claim *claim, uint64_t first,
         uint64_t last, bool shared)
 {
   claim->shared = shared;
@@ -86,9 +86,9 @@ append (struct inflight *t, struct inflight_claim *claim, uint64_t first,
 
 /* Called with the lock held. */
 static void
-take_out (struct inflight *t, struct inflight_claim *claim)
+take_out (struct rangelock *t, struct rangelock_claim *claim)
 {
-  struct inflight_claim **p;
+  struct rangelock_claim **p;
 
   for (p = &t->head; *p != claim; p = &(*p)->next)
     ;
@@ -98,7 +98,7 @@ take_out (struct inflight *t, struct inflight_claim *claim)
 }
 
 static void
-make_claim (struct inflight *t, struct inflight_claim *claim,
+make_claim (struct rangelock *t, struct rangelock_claim *claim,
             uint64_t first, uint64_t last, bool shared)
 {
   LOCK_FOR_BLOCK (&t->lock);
@@ -112,22 +112,22 @@ make_claim (struct inflight *t, struct inflight_claim *claim,
 }
 
 void
-inflight_claim (struct inflight *t, struct inflight_claim *claim,
-                uint64_t first, uint64_t last)
+rangelock_claim (struct rangelock *t, struct rangelock_claim *claim,
+                 uint64_t first, uint64_t last)
 {
   make_claim (t, claim, first, last, false);
 }
 
 void
-inflight_claim_shared (struct inflight *t, struct inflight_claim *claim,
-                       uint64_t first, uint64_t last)
+rangelock_claim_shared (struct rangelock *t, struct rangelock_claim *claim,
+                        uint64_t first, uint64_t last)
 {
   make_claim (t, claim, first, last, true);
 }
 
 bool
-inflight_try (struct inflight *t, struct inflight_claim *claim, uint64_t first,
-              uint64_t last)
+rangelock_try (struct rangelock *t, struct rangelock_claim *claim, uint64_t first,
+               uint64_t last)
 {
   LOCK_FOR_BLOCK (&t->lock);
 
@@ -139,7 +139,7 @@ inflight_try (struct inflight *t, struct inflight_claim *claim, uint64_t first,
 }
 
 void
-inflight_release (struct inflight *t, struct inflight_claim *claim)
+rangelock_release (struct rangelock *t, struct rangelock_claim *claim)
 {
   LOCK_FOR_BLOCK (&t->lock);
 
