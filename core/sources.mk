@@ -110,8 +110,8 @@ core_sources = \
 	%reldir%/image/imageinfo.h \
 	%reldir%/image/jsonname.c \
 	%reldir%/image/jsonname.h \
-	%reldir%/image/payload.c \
-	%reldir%/image/payload.h \
+	%reldir%/image/guestdata.c \
+	%reldir%/image/guestdata.h \
 	%reldir%/image/secret.c \
 	%reldir%/image/secret.h \
 	%reldir%/image/snapshot.c \

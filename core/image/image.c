@@ -525,13 +525,13 @@ image_load (struct image *im)
 {
   if (explain_limit (im, register_metadata (im)) == -1)
     return -1;
-  im->payload = payload_new (im->data ? im->data : im->file, im->cipher,
-                             im->header.crypt_method == QCOW2_CRYPT_AES
-                             ? PAYLOAD_GUEST_SECTORS : PAYLOAD_HOST_SECTORS);
+  im->guestdata = guestdata_new (im->data ? im->data : im->file, im->cipher,
+                                 im->header.crypt_method == QCOW2_CRYPT_AES
+                                 ? GUESTDATA_GUEST_SECTORS : GUESTDATA_HOST_SECTORS);
   if (im->base->health == NULL)
     im->base->health = health_new (im->file, &im->header);
   im->health = im->base->health;
-  return im->payload && im->health ? 0 : -1;
+  return im->guestdata && im->health ? 0 : -1;
 }
 
 int
@@ -659,7 +659,7 @@ image_close (struct image *im)
     return;
   base = im->base;
   snapshots_free (&im->snapshots);
-  payload_free (im->payload);
+  guestdata_free (im->guestdata);
   overlap_free (im->overlap);
   if (im->l1)
     sparse_free (im->l1, im->header.l1_needed * sizeof *im->l1);

@@ -17,7 +17,7 @@
 #include "format/overlap.h"
 #include "image/filename.h"
 #include "image/health.h"
-#include "image/payload.h"
+#include "image/guestdata.h"
 #include "image/secret.h"
 #include "image/snapshot.h"
 
@@ -63,7 +63,7 @@ struct image {
   struct storage *data;        /* external data file; NULL: guest data is in `file' */
 
   /* image_load */
-  struct payload *payload;      /* access to guest data, in one of the two files */
+  struct guestdata *guestdata;  /* access to guest data, in one of the two files */
   struct overlap *overlap;      /* the places of metadata */
   struct health *health;        /* of the base */
   struct be64 *l1;              /* NULL, or: the active L1 table as it was then, with

@@ -14,7 +14,7 @@
 struct layer {
   struct image *image;          /* NULL: a raw file */
   struct storage *file;        /* of the image, or the raw file */
-  struct payload *payload;      /* of the image, or of the raw file */
+  struct guestdata *guestdata;  /* of the image, or of the raw file */
   bool is_snapshot;
   uint64_t l1_offset;           /* of the active L1 table, or of a snapshot's */
   uint64_t size;                /* of the disk, in bytes */

@@ -41,7 +41,7 @@ drop_layer (struct layer *layer)
   else if (layer->image)
     image_close (layer->image);
   else {
-    payload_free (layer->payload);
+    guestdata_free (layer->guestdata);
     storage_close (layer->file);
   }
   free (layer);
@@ -94,7 +94,7 @@ layers_add_image (struct layers *s, struct image *image)
     return -1;
   layer->image = image_ref (image);
   layer->file = image->file;
-  layer->payload = image->payload;
+  layer->guestdata = image->guestdata;
   layer->l1_offset = image->header.l1_offset;
   layer->size = image->header.size;
   layer->preallocated = -1;
@@ -118,8 +118,8 @@ layers_add_raw (struct layers *s, struct storage *file, uint64_t size)
     return -1;
   layer->file = file;
   layer->size = size_of_raw (size);
-  layer->payload = payload_new (file, NULL, PAYLOAD_HOST_SECTORS);
-  if (layer->payload == NULL) {
+  layer->guestdata = guestdata_new (file, NULL, GUESTDATA_HOST_SECTORS);
+  if (layer->guestdata == NULL) {
     free (layer);
     return -1;
   }
@@ -150,7 +150,7 @@ layers_share_raw (struct layers *s, const struct layers *of, unsigned i)
   layer->before = before;
   atomic_fetch_add (&before->owners, 1);
   layer->file = before->file;
-  layer->payload = before->payload;
+  layer->guestdata = before->guestdata;
   layer->size = size_of_raw (storage_size (layer->file));
   s->layers[s->n++] = layer;
   return 0;
@@ -243,10 +243,10 @@ layers_are_far (const struct layers *s)
   return false;
 }
 
-struct payload *
-layers_payload (const struct layers *s, unsigned i)
+struct guestdata *
+layers_guestdata (const struct layers *s, unsigned i)
 {
-  return s->layers[i]->payload;
+  return s->layers[i]->guestdata;
 }
 
 const struct header *

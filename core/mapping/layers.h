@@ -59,7 +59,7 @@ extern struct storage *layers_data_file (const struct layers *, unsigned i);
 /* Is any of these files far (storage_is_far)? */
 extern bool layers_are_far (const struct layers *);
 /* How guest data is stored in that file. */
-extern struct payload *layers_payload (const struct layers *, unsigned i);
+extern struct guestdata *layers_guestdata (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */
 extern const struct header *layers_header (const struct layers *, unsigned i);
 /* Are the contents of the data file the same as the disk: a raw layer, or a raw external

@@ -187,7 +187,7 @@ write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
     .iov_base = (void *) (s->data + (from - s->start)), .iov_len = len,
   };
 
-  return payload_write (s->v->image->payload, &iov, 1, host, from, false);
+  return guestdata_write (s->v->image->guestdata, &iov, 1, host, from, false);
 }
 
 /* Stores whole clusters. */

@@ -203,7 +203,7 @@ reserve (struct cow *c, unsigned i, uint64_t at, struct target *t)
   if (alloc_reserve (c->v->w->alloc, clusters, &t->run) == -1)
     return -1;
   t->len = t->run.clusters << h->cluster_bits;
-  if (payload_is_encrypted (c->v->image->payload))
+  if (guestdata_is_encrypted (c->v->image->guestdata))
     t->run.zeroed = t->run.settled = false;
   return 0;
 }
@@ -258,7 +258,7 @@ static int
 write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
            uint64_t guest)
 {
-  return payload_write (c->v->image->payload, iov, n, host, guest, false);
+  return guestdata_write (c->v->image->guestdata, iov, n, host, guest, false);
 }
 
 /* Copies the old contents of guest range [from, to) to host offset HOST. */
@@ -311,7 +311,7 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
   uint64_t n = len;
 
   return image->data != NULL && !storage_is_far (image->data) &&
-    !payload_is_encrypted (image->payload) &&
+    !guestdata_is_encrypted (image->guestdata) &&
     storage_hole (image->data, host, &n) && n == len;
 }
 

@@ -50,7 +50,7 @@ write_plain (const struct view *v, uint64_t count, uint64_t offset)
 
   for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
     iov.iov_len = min64 (count, ZEROS_SIZE);
-    if (payload_write (v->image->payload, &iov, 1, offset, offset, false) == -1)
+    if (guestdata_write (v->image->guestdata, &iov, 1, offset, offset, false) == -1)
       return -1;
   }
   return 0;
@@ -62,7 +62,7 @@ datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
 {
   int r;
 
-  if (payload_is_encrypted (v->image->payload))
+  if (guestdata_is_encrypted (v->image->guestdata))
     return write_encrypted (v, count, offset, flags);
   r = (flags & REQUEST_MAY_TRIM) && v->w->discard
     ? storage_punch (v->image->data, offset, count)
@@ -79,7 +79,7 @@ datafile_zero (const struct view *v, uint64_t count, uint64_t offset,
 int
 datafile_trim (const struct view *v, uint64_t count, uint64_t offset)
 {
-  if (payload_is_encrypted (v->image->payload))
+  if (guestdata_is_encrypted (v->image->guestdata))
     return 0;
   return storage_punch (v->image->data, offset, count);
 }

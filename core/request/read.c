@@ -70,7 +70,7 @@ lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
 
 /* A contiguous piece of a host file that is read into a buffer. */
 struct piece {
-  struct payload *payload;
+  struct guestdata *guestdata;
   char *buf;
   uint64_t len, host, guest;
 };
@@ -100,9 +100,9 @@ read_piece (struct piece *p, struct far_pieces *far)
 
   if (p->len == 0)
     return 0;
-  file = payload_far_file (p->payload);
+  file = guestdata_far_file (p->guestdata);
   if (__builtin_expect (file == NULL, 1)) {
-    if (payload_read (p->payload, p->buf, p->len, p->host, p->guest) == -1)
+    if (guestdata_read (p->guestdata, p->buf, p->len, p->host, p->guest) == -1)
       return -1;
   }
   else {
@@ -150,9 +150,9 @@ read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
     switch (run.kind) {
     case RUN_NORMAL:
     {
-      struct payload *payload = layers_payload (v->layers, run.layer);
+      struct guestdata *guestdata = layers_guestdata (v->layers, run.layer);
 
-      if (piece.len > 0 && piece.payload == payload &&
+      if (piece.len > 0 && piece.guestdata == guestdata &&
           piece.host + piece.len == run.host &&
           piece.buf + piece.len == buf) {
         piece.len += run.len;
@@ -160,7 +160,7 @@ read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
       }
       if (read_piece (&piece, &far) == -1)
         return -1;
-      piece = (struct piece) { payload, buf, run.len, run.host, offset };
+      piece = (struct piece) { guestdata, buf, run.len, run.host, offset };
       break;
     }
     case RUN_ZERO:
@@ -252,7 +252,7 @@ tell_host_extents (const struct view *v, const struct run *run, struct told *t)
   bool hole;
   int r = 0;
 
-  if (payload_is_encrypted (layers_payload (v->layers, run->layer)) ||
+  if (guestdata_is_encrypted (layers_guestdata (v->layers, run->layer)) ||
       (!raw && !layers_preallocated (v->layers, run->layer)))
     return tell (t, run->start, run->len, EXTENT_DATA);
 

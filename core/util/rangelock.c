@@ -13,7 +13,7 @@
  * each thread, there is no deadlock.  The list is as long as the number of requests in
  * flight, so it is cheap to walk.
  *
- * payload.c uses a second table, for the sectors of encrypted images.
+ * guestdata.c uses a second table, for the sectors of encrypted images.
  *
  * Locks: `lock' guards the list.  It comes first in the order of locks, and nothing is
  * called while it is held.

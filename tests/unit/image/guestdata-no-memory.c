@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "format/crypt.h"
-#include "image/payload.h"
+#include "image/guestdata.h"
 #include "lib/allocations.h"
 #include "lib/images.h"
 
@@ -46,13 +46,13 @@ use (void *opaque)
 }
 
 static int
-request (struct payload *p, bool write)
+request (struct guestdata *p, bool write)
 {
   unsigned char buf[512] = { 0 };
   const struct iovec iov = { buf, sizeof buf };
 
-  return write ? payload_write (p, &iov, 1, 4096, 4096, false)
-    : payload_read (p, buf, sizeof buf, 4096, 4096);
+  return write ? guestdata_write (p, &iov, 1, 4096, 4096, false)
+    : guestdata_read (p, buf, sizeof buf, 4096, 4096);
 }
 
 /* Returns whether the request met the other thread, and so failed. */
@@ -60,7 +60,7 @@ static bool
 meets (struct storage *file, bool write)
 {
   struct busy b = { .cipher = crypt_new_legacy ("test", "secret", 6) };
-  struct payload *p = payload_new (file, b.cipher, PAYLOAD_HOST_SECTORS);
+  struct guestdata *p = guestdata_new (file, b.cipher, GUESTDATA_HOST_SECTORS);
   const unsigned long errors = error_count ();
   pthread_t thread;
   int r, err;
@@ -81,7 +81,7 @@ meets (struct storage *file, bool write)
     CHECK (err == ENOMEM && error_count () == errors + 1);
     CHECK (request (p, write) == 0);
   }
-  payload_free (p);
+  guestdata_free (p);
   crypt_free (b.cipher);
   return r == -1;
 }
@@ -94,7 +94,7 @@ main (void)
   char *path;
   int fd;
 
-  images_enter ("payload-no-memory");
+  images_enter ("guestdata-no-memory");
   shortage_spare (true);
   fd = open (FILE_NAME, O_RDWR | O_CREAT, 0600);
   CHECK (fd >= 0 && ftruncate (fd, 65536) == 0);

@@ -33,7 +33,7 @@
 #include "util/rangelock.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "image/payload.h"
+#include "image/guestdata.h"
 
 #define BOUNCE_SIZE (256u << 10)
 #define MAX_SPARE 16            /* bounce buffers kept for later */
@@ -43,10 +43,10 @@ struct bounce {
   char data[BOUNCE_SIZE];
 };
 
-struct payload {
+struct guestdata {
   struct storage *file;
   struct crypt_cipher *cipher;  /* NULL: plain data */
-  enum payload_sectors sectors;
+  enum guestdata_sectors sectors;
   struct rangelock *claims;     /* of sectors of the file; only with a cipher */
 
   pthread_mutex_t lock;
@@ -54,11 +54,11 @@ struct payload {
   unsigned nr_spare;            /* guarded by lock */
 };
 
-struct payload *
-payload_new (struct storage *file, struct crypt_cipher *cipher,
-             enum payload_sectors sectors)
+struct guestdata *
+guestdata_new (struct storage *file, struct crypt_cipher *cipher,
+               enum guestdata_sectors sectors)
 {
-  struct payload *p = memory_new (1, sizeof *p);
+  struct guestdata *p = memory_new (1, sizeof *p);
 
   if (p == NULL)
     return NULL;
@@ -77,7 +77,7 @@ payload_new (struct storage *file, struct crypt_cipher *cipher,
 }
 
 void
-payload_free (struct payload *p)
+guestdata_free (struct guestdata *p)
 {
   struct bounce *b;
 
@@ -93,13 +93,13 @@ payload_free (struct payload *p)
 }
 
 bool
-payload_is_encrypted (const struct payload *p)
+guestdata_is_encrypted (const struct guestdata *p)
 {
   return p->cipher != NULL;
 }
 
 struct storage *
-payload_far_file (const struct payload *p)
+guestdata_far_file (const struct guestdata *p)
 {
   return p->cipher == NULL && storage_is_far (p->file) ? p->file : NULL;
 }
@@ -107,7 +107,7 @@ payload_far_file (const struct payload *p)
 /* --- bounce buffers --- */
 
 static struct bounce *
-get_bounce (struct payload *p)
+get_bounce (struct guestdata *p)
 {
   struct bounce *b;
 
@@ -124,7 +124,7 @@ get_bounce (struct payload *p)
 }
 
 static void
-put_bounce (struct payload *p, struct bounce *b)
+put_bounce (struct guestdata *p, struct bounce *b)
 {
   {
     LOCK_FOR_BLOCK (&p->lock);
@@ -141,7 +141,7 @@ put_bounce (struct payload *p, struct bounce *b)
 /* --- through the cipher: HOST, GUEST and COUNT are multiples of 512 --- */
 
 static int
-fault (struct payload *p, const char *what, uint64_t count, uint64_t host)
+fault (struct guestdata *p, const char *what, uint64_t count, uint64_t host)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
@@ -151,13 +151,13 @@ fault (struct payload *p, const char *what, uint64_t count, uint64_t host)
 }
 
 static uint64_t
-sector_number (const struct payload *p, uint64_t host, uint64_t guest)
+sector_number (const struct guestdata *p, uint64_t host, uint64_t guest)
 {
-  return (p->sectors == PAYLOAD_HOST_SECTORS ? host : guest) / CRYPT_SECTOR;
+  return (p->sectors == GUESTDATA_HOST_SECTORS ? host : guest) / CRYPT_SECTOR;
 }
 
 static int
-read_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
+read_sectors (struct guestdata *p, void *buf, uint64_t count, uint64_t host,
               uint64_t guest)
 {
   if (storage_read (p->file, buf, count, host) == -1)
@@ -169,7 +169,7 @@ read_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
 }
 
 static int
-write_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
+write_sectors (struct guestdata *p, void *buf, uint64_t count, uint64_t host,
                uint64_t guest, bool dsync)
 {
   const struct iovec iov = { .iov_base = buf, .iov_len = count };
@@ -183,7 +183,7 @@ write_sectors (struct payload *p, void *buf, uint64_t count, uint64_t host,
 /* --- any alignment --- */
 
 static int
-read_encrypted (struct payload *p, char *buf, uint64_t count, uint64_t host,
+read_encrypted (struct guestdata *p, char *buf, uint64_t count, uint64_t host,
                 uint64_t guest)
 {
   struct bounce *b;
@@ -209,8 +209,8 @@ read_encrypted (struct payload *p, char *buf, uint64_t count, uint64_t host,
 }
 
 int
-payload_read (struct payload *p, void *buf, uint64_t count, uint64_t host,
-              uint64_t guest)
+guestdata_read (struct guestdata *p, void *buf, uint64_t count, uint64_t host,
+                uint64_t guest)
 {
   struct rangelock_claim claim;
   int r;
@@ -248,7 +248,7 @@ gather (char *to, uint64_t n, const struct iovec *iov, int *element,
 /* Fills the ends of a bounce buffer, in which [skip, skip+n) will be written, with the
  * old contents of the sectors. */
 static int
-read_edges (struct payload *p, struct bounce *b, uint64_t skip, uint64_t n,
+read_edges (struct guestdata *p, struct bounce *b, uint64_t skip, uint64_t n,
             uint64_t host, uint64_t guest)
 {
   const uint64_t end = skip + n;
@@ -266,7 +266,7 @@ read_edges (struct payload *p, struct bounce *b, uint64_t skip, uint64_t n,
 }
 
 static int
-write_encrypted (struct payload *p, const struct iovec *iov, uint64_t count,
+write_encrypted (struct guestdata *p, const struct iovec *iov, uint64_t count,
                  uint64_t host, uint64_t guest, bool dsync)
 {
   struct bounce *b = get_bounce (p);
@@ -291,8 +291,8 @@ write_encrypted (struct payload *p, const struct iovec *iov, uint64_t count,
 }
 
 int
-payload_write (struct payload *p, const struct iovec *iov, int niov,
-               uint64_t host, uint64_t guest, bool dsync)
+guestdata_write (struct guestdata *p, const struct iovec *iov, int niov,
+                 uint64_t host, uint64_t guest, bool dsync)
 {
   struct rangelock_claim claim;
   uint64_t count = 0;
