@@ -126,7 +126,7 @@ core_sources = \
 	%reldir%/space/allocrest.c \
 	%reldir%/space/freeset.c \
 	%reldir%/space/freeset.h \
-	%reldir%/space/quarantine.c \
+	%reldir%/space/allocdefer.c \
 	%reldir%/space/refblock.c \
 	%reldir%/space/refblock.h \
 	%reldir%/space/refcount-impl.h \

@@ -19,7 +19,7 @@
  *     switch    the change itself: old or new after a power cut
  *     publish   the next generation is made of what the file says now, writable if there
  *               are writers; requests that begin from here on see it.  What only the old
- *               one used is in quarantine
+ *               one used is a deferred free
  *     open      the gate opens
  *     release   when no request of the old generation is left: what only that one used is
  *               freed in the file (R4), and so is its memory.  (If there are writers, other

@@ -24,7 +24,7 @@
  * request enters a section of another kind (epoch) before it looks which generation is
  * the present one: when a stamp that was taken after a generation was replaced has
  * passed, no request uses it.  The gate opens before that: what the old generation used
- * alone is then in quarantine in the new one, and clients do not wait for a reader.
+ * alone is then a deferred free of the new one, and clients do not wait for a reader.
  * Flushes, which may run a whole checkpoint, enter sections of their own (flushes), so
  * that they do not delay the reuse of what they free.
  *
@@ -33,8 +33,8 @@
  *
  * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
  * write, and those who change the disk, wait for it.  If clients write, it is not held
- * while a change waits for readers: clients come and leave, and another change finds in
- * quarantine what is not free yet, and waits for that, or is refused.  Without clients that
+ * while a change waits for readers: clients come and leave, and another change finds
+ * deferred what is not free yet, and waits for that, or is refused.  Without clients that
  * write it is: nothing knows then that this is not free, and a client that wants to write
  * waits until the readers have ended.  `lock' is taken for moments, also within `steps'.
  */
@@ -187,7 +187,7 @@ struct release {
   bool ended;                   /* under steps */
 };
 
-/* Frees what only the generation OLD used.  LIVE: that is in quarantine. */
+/* Frees what only the generation OLD used.  LIVE: as deferred frees. */
 static void
 free_old (struct disk *d, const struct disk_change *c, struct generation *old, bool live)
 {
@@ -258,7 +258,7 @@ begin_release (struct disk *d, struct generation *old)
 }
 
 /* Have all requests ended that use the generation before, at that time?  LIVE: what it alone
- * used is in quarantine, safe from other steps, which are taken meanwhile. */
+ * used is deferred, safe from other steps, which are taken meanwhile. */
 static bool
 wait_for_readers (struct disk *d, bool live, int64_t deadline)
 {

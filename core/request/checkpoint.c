@@ -358,7 +358,7 @@ checkpoint_reap (struct checkpoint *ck)
 bool
 checkpoint_holds_back (struct checkpoint *ck)
 {
-  return alloc_quarantined (ck->alloc) > 0 || vacant_clusters (ck->vacant) > 0;
+  return alloc_deferred (ck->alloc) > 0 || vacant_clusters (ck->vacant) > 0;
 }
 
 int

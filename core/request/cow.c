@@ -4,13 +4,13 @@
  *
  * Claim the guest clusters, look them up again under the claim, then (R6):
  *
- *   acquire   slices and L2 tables, room in the quarantine for what will be freed, host
+ *   acquire   slices and L2 tables, memory to defer the free of what will be freed, host
  *             clusters
  *   write     the data of the guest, and around it the earlier contents of the clusters:
  *             one call for each run of host clusters; zeros are not written where the
  *             host reads zeros anyway
  *   publish   the entries, in memory; this cannot fail
- *   release   host clusters to which the entries pointed before go into quarantine
+ *   release   host clusters to which the entries pointed before: a deferred free
  *
  * A failure before "publish" gives everything back and restores exactly the earlier
  * state.

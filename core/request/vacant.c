@@ -2,7 +2,7 @@
  *
  * When is the space of zeroed clusters in an external data file freed?
  *
- * As late as that of clusters in the image (quarantine.c).  Until the entry that has lost
+ * As late as that of clusters in the image (allocdefer.c).  Until the entry that has lost
  * its data is durable, a crash restores the old entry; and until the last request that
  * began before has ended, a request may read through the old entry.  Both would find a
  * hole, which with encryption is not even zeros, but noise.
@@ -17,7 +17,7 @@
  *      |         vacant_reap
  *   (a hole)
  *
- * But such a cluster is not in quarantine: its place never changes, and the guest may
+ * But such a cluster is not a deferred free: its place never changes, and the guest may
  * write there again at any moment.  A cluster that gets data again is removed from all
  * sets.  So the mapping need not be looked at: all clusters that are left are vacant, and
  * were when the checkpoint ran.  Both changes, and the punch, happen under the claim on

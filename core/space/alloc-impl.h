@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Declarations that alloc.c, allocidle.c, quarantine.c, allocbytes.c and allocrest.c
+ * Declarations that alloc.c, allocidle.c, allocdefer.c, allocbytes.c and allocrest.c
  * share.  No other file includes this.
  */
 
@@ -54,7 +54,7 @@ struct alloc {
   uint64_t forgotten;           /* clusters */
   bool starved;                 /* no memory for what the last step found */
   struct freeset held;          /* waiting: hidden from the scan */
-  struct {                      /* waiting, but too many for a list: see quarantine.c */
+  struct {                      /* waiting, but too many for a list: see allocdefer.c */
     uint64_t clusters;          /* that have joined; 0: no crowd, and held is complete */
     uint64_t first, end;        /* those that are left are in this range */
     uint64_t stamp;             /* epoch stamp of the youngest one */
@@ -83,13 +83,13 @@ struct alloc {
   struct list pending;          /* removal is not durable yet */
   struct list waiting;          /* for their grace period, in order of stamps */
   unsigned reaping;             /* threads that have taken some from waiting or crowd */
-  uint64_t quarantined;         /* clusters in these lists, crowd, checkpoints; those that
+  uint64_t deferred;            /* clusters in these lists, crowd, checkpoints; those that
                                    are swept count twice until the crowd is empty */
   size_t freed_items;           /* in all of these */
   size_t pending_items;         /* of these, in pending */
   size_t max_items;             /* limit for the others */
-  uint64_t pending_clusters;    /* of quarantined, in pending */
-  uint64_t taken_clusters;      /* of quarantined, by the running checkpoint */
+  uint64_t pending_clusters;    /* of deferred, in pending */
+  uint64_t taken_clusters;      /* of deferred, by the running checkpoint */
   uint64_t exposed_clusters;    /* of pending: the file may have no pointer to them */
   uint64_t unwritten_clusters;  /* lost a reference in memory, not yet in the file */
 
@@ -182,7 +182,7 @@ extern void alloc_idle_cut (struct alloc *, uint64_t end);
 /* Frees all sets. */
 extern void alloc_idle_close (struct alloc *);
 
-/* --- quarantine.c; the caller holds the lock --- */
+/* --- allocdefer.c; the caller holds the lock --- */
 
 /* Decrements the counts of clusters to which no pointer was published, but which earlier
  * users may have left known to readers.  Clusters that become free wait for their grace

@@ -4,7 +4,7 @@
  *
  *      alloc_reserve             alloc_abort    alloc_free_run
  *        ^       ^                    |              |
- *        |       +------- idle <------+-- ... <------+   (quarantine.c)
+ *        |       +------- idle <------+-- ... <------+   (allocdefer.c)
  *     reserve              ^
  *        |                 |
  *     end of the file    scan for clusters that are free in the file

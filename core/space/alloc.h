@@ -24,10 +24,10 @@
  *     |   /           (R7), in one switch (change/shadow.c).  Then nobody writes in
  *     |  /            place: who changes it gets a copy, and frees one reference
  *     v v
- *   freed        1    alloc_free_run (quarantine.c): no entry in memory points to it.
+ *   freed        1    alloc_free_run (allocdefer.c): no entry in memory points to it.
  *     |               It is pending until a checkpoint has made that durable
  *     v               (R2, R4 a)
- *   quarantined  0    alloc_frees_done has lowered the count and taken a stamp: it waits
+ *   deferred     0    alloc_frees_done has lowered the count and taken a stamp: it waits
  *     |               for all requests that began before (R4 b, util/epoch.c), hidden
  *     v               from the scan for free clusters
  *   punched      0    alloc_reap: no metadata (R5), and a hole, if wanted (R4 c)
@@ -39,7 +39,7 @@
  * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
  * the counts: what it takes is published, and what it frees is free, with one switch.  The
  * allocator of the next generation is told of the latter (alloc_hold_freed): they are
- * quarantined there, or punched at once if nobody writes.
+ * deferred there, or punched at once if nobody writes.
  */
 
 #ifndef QCOW2_ALLOC_H
@@ -146,7 +146,7 @@ extern void alloc_free_run (struct alloc *, uint64_t host, uint64_t clusters);
 extern void alloc_free_end (struct alloc *, unsigned unused);
 
 /* The number of bytes that were freed and cannot be used again yet. */
-extern uint64_t alloc_quarantined (struct alloc *);
+extern uint64_t alloc_deferred (struct alloc *);
 /* Returns true if a crash would leak so much that was freed, or if so many runs wait for
  * their removal to become durable, that a checkpoint is worthwhile.  After two that began
  * later, it is false, unless more was freed meanwhile. */
@@ -190,7 +190,7 @@ extern int alloc_reap_some (struct alloc *);
 
 /* To be called when no request changes anything and nothing is dirty.  Decrements the
  * counts that were incremented ahead of time, and reaps what can be reaped.  Afterwards,
- * alloc_quarantined tells whether requests still hold back clusters.  The caller then
+ * alloc_deferred tells whether requests still hold back clusters.  The caller then
  * calls refcount_write and syncs, and calls alloc_trim_file to cut off what was added to
  * the file for the reserve. */
 extern int alloc_give_back (struct alloc *);

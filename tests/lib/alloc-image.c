@@ -157,7 +157,7 @@ end_session (void)
   for (int i = 0; i < 4; i++)
     CHECK (alloc_reap (alloc) == 0);
   CHECK (alloc_give_back (alloc) == 0);
-  CHECK (alloc_quarantined (alloc) == 0);
+  CHECK (alloc_deferred (alloc) == 0);
   write_counts ();
   CHECK (alloc_trim_file (alloc) == 0);
 }

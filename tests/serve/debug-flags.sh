@@ -33,7 +33,7 @@ told ()
 # shellcheck disable=SC2034
 {
   alloc=('added to the reserve' 'taken from the reserve' 'for data' 'for an L2 table'
-         'freed: quarantine' 'in no use' 'free, with a hole' 'given back')
+         'freed: reuse deferred' 'in no use' 'free, with a hole' 'given back')
   cache=('missed' 'loaded' 'to be edited')
   change=('gate is closed' 'at rest' 'switched' 'published' 'gate is open'
           'after [0-9]* ms')

@@ -358,12 +358,12 @@ test_reaping (void)
   alloc_free_run (alloc, other.host, 3);
   alloc_free_end (alloc, 0);
   CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
-  CHECK (alloc_quarantined (alloc) == 6 << BITS);
+  CHECK (alloc_deferred (alloc) == 6 << BITS);
   CHECK (overlap_add (overlap, run.host, 1, OVERLAP_L1) == 0);
-  CHECK (alloc_reap (alloc) == 0 && alloc_quarantined (alloc) == 6 << BITS);
+  CHECK (alloc_reap (alloc) == 0 && alloc_deferred (alloc) == 6 << BITS);
   epoch_leave (epoch, section);
   FAILS (alloc_reap (alloc), EUCLEAN);
-  CHECK (alloc_quarantined (alloc) == 0);
+  CHECK (alloc_deferred (alloc) == 0);
   drop (run.host, 3);
   drop (other.host, 3);
   for (int i = 0; i < 100; i++)
@@ -406,7 +406,7 @@ test_frees (void)
   reserve (1);
   leaks = count_leaks ();
   free_from (KEPT * PER_BLOCK + PER_BLOCK, 1000);
-  CHECK (alloc_quarantined (alloc) == 1000 << BITS);
+  CHECK (alloc_deferred (alloc) == 1000 << BITS);
   lose_blocks ();
   keep_blocks_busy (1);
   quiet_errors = no_memory = true;
@@ -414,10 +414,10 @@ test_frees (void)
   quiet_errors = no_memory = false;
   keep_blocks_busy (-1);
   CHECK (count_leaks () == leaks + 1000);
-  CHECK (alloc_quarantined (alloc) == 1000 << BITS);
+  CHECK (alloc_deferred (alloc) == 1000 << BITS);
   CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == 0);
   CHECK (count_leaks () == leaks);
-  CHECK (alloc_reap (alloc) == 0 && alloc_quarantined (alloc) == 0);
+  CHECK (alloc_reap (alloc) == 0 && alloc_deferred (alloc) == 0);
   close_image ();
 }
 

@@ -133,7 +133,7 @@ test_enospc (void)
   CHECK (alloc_frees_done (alloc, alloc_take_frees (alloc), true) == -1);
   CHECK (errno == EUCLEAN);
   quiet_errors = false;
-  CHECK (alloc_quarantined (alloc) == 0);
+  CHECK (alloc_deferred (alloc) == 0);
   CHECK (alloc_reap (alloc) == 0);
   CHECK (refcount_end (refcounts, &end) == 0);
   close_image ();

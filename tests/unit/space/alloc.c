@@ -237,10 +237,10 @@ test_crowd (void)
   epoch_leave (epoch, section);
   CHECK (alloc_reap_some (alloc) == 0);
   alloc_get_stats (alloc, &stats);
-  CHECK (stats.punched > 10 && stats.punched < 1000 && alloc_quarantined (alloc) > 0);
+  CHECK (stats.punched > 10 && stats.punched < 1000 && alloc_deferred (alloc) > 0);
   CHECK (alloc_reap (alloc) == 0);
   alloc_get_stats (alloc, &stats);
-  CHECK (stats.punched == 2000 && alloc_quarantined (alloc) == 0);
+  CHECK (stats.punched == 2000 && alloc_deferred (alloc) == 0);
 
   size = storage_size (file);
   for (int i = 0; i < 2000; i++) {
@@ -335,7 +335,7 @@ test_trim (void)
   free_some (100);
   checkpoint (true);
   CHECK (alloc_give_back (alloc) == 0);
-  CHECK (alloc_quarantined (alloc) == UINT64_C (3) << bits);
+  CHECK (alloc_deferred (alloc) == UINT64_C (3) << bits);
   write_counts ();
   CHECK (alloc_trim_file (alloc) == 0);
   CHECK (storage_size (file) == run.host + (UINT64_C (3) << bits));

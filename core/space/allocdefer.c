@@ -43,9 +43,9 @@
  * checkpoint is worthwhile, for the pointers or for the counts, when all that was freed and
  * is not in the file is more than this many bytes.  (It does not help clusters that wait
  * for their grace period; a crash does not leak these.) */
-#define QUARANTINE_LIMIT (UINT64_C (128) << 20)
+#define DEFERRED_LIMIT (UINT64_C (128) << 20)
 /* If leaks last, counts are written as soon as this many bytes would leak at any time. */
-#define QUARANTINE_LASTING (UINT64_C (512) << 10)
+#define DEFERRED_LASTING (UINT64_C (512) << 10)
 
 /* Runs of the crowd that are punched before the lock is taken again. */
 #define PORTION_RUNS 64u
@@ -94,9 +94,9 @@ alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
   struct alloc_frees *room, *tail;
   LOCK_FOR_BLOCK (&a->lock);
 
-  alloc_trace (a, "freed: quarantine until that is durable", first, clusters);
+  alloc_trace (a, "freed: reuse deferred until that is durable", first, clusters);
   room = take_room (a);
-  a->quarantined += clusters;
+  a->deferred += clusters;
   a->pending_clusters += clusters;
   tail = a->pending.head ? a->pending.tail : NULL;
   if (tail && tail->first + tail->n == first) {
@@ -122,10 +122,10 @@ alloc_free_end (struct alloc *a, unsigned unused)
 }
 
 uint64_t
-alloc_quarantined (struct alloc *a)
+alloc_deferred (struct alloc *a)
 {
   LOCK_FOR_BLOCK (&a->lock);
-  return a->quarantined << a->bits;
+  return a->deferred << a->bits;
 }
 
 /* The limit for the memory of the items in one list (SHARES shares), in bytes. */
@@ -143,9 +143,9 @@ alloc_wants_release (struct alloc *a)
   LOCK_FOR_BLOCK (&a->lock);
 
   return (a->pending_clusters + a->taken_clusters + a->unwritten_clusters) << a->bits
-           > QUARANTINE_LIMIT ||
+           > DEFERRED_LIMIT ||
          (a->leaks_last && (a->exposed_clusters + a->unwritten_clusters) << a->bits
-                             > QUARANTINE_LASTING) ||
+                             > DEFERRED_LASTING) ||
          a->pending_items * ALLOC_ITEM_BYTES > most;
 }
 
@@ -229,10 +229,10 @@ join_crowd (struct alloc *a, uint64_t first, uint64_t n, uint64_t stamp)
 static void
 release_crowd (struct alloc *a, bool swept)
 {
-  alloc_trace (a, swept ? "none of the range are in quarantine any more"
-               : "some of the range were in quarantine, are free", a->crowd.first,
+  alloc_trace (a, swept ? "none of the range are deferred any more"
+               : "some of the range were deferred, are free", a->crowd.first,
                a->crowd.end - a->crowd.first);
-  a->quarantined -= a->crowd.clusters;
+  a->deferred -= a->crowd.clusters;
   if (!swept)
     alloc_forget (a, a->crowd.first, a->crowd.end, a->crowd.clusters);
   memset (&a->crowd, 0, sizeof a->crowd);
@@ -265,7 +265,7 @@ became_free (void *opaque, uint64_t first, uint64_t n)
     }
   }
 
-  alloc_trace (a, "in no use: quarantine until requests have ended", first, n);
+  alloc_trace (a, "in no use: reuse deferred until requests have ended", first, n);
   alloc_bytes_forget (a, first, n);
   f->clusters += n;
   a->stats.freed += n;
@@ -322,7 +322,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     f.spare = item;
     f.clusters = 0;
     if (refcount_dec (a->refcounts, first, n, became_free, &f) == 0) {
-      a->quarantined -= n - f.clusters;
+      a->deferred -= n - f.clusters;
       a->unwritten_clusters += n;
     }
     else if (errno == ENOMEM) {
@@ -333,7 +333,7 @@ alloc_frees_done (struct alloc *a, struct alloc_frees *frees, bool ok)
     }
     else {
       err = errno;              /* reported; they are leaked */
-      a->quarantined -= n;
+      a->deferred -= n;
     }
     a->freed_items -= f.spare != NULL;
     free (f.spare);
@@ -354,7 +354,7 @@ alloc_release (struct alloc *a, uint64_t first, uint64_t n)
 
   if (refcount_dec (a->refcounts, first, n, became_free, &f) == -1)
     return -1;
-  a->quarantined += f.clusters;
+  a->deferred += f.clusters;
   return 0;
 }
 
@@ -365,7 +365,7 @@ alloc_hold_freed (struct alloc *a, uint64_t first, uint64_t n)
   LOCK_FOR_BLOCK (&a->lock);
 
   became_free (&f, first, n);
-  a->quarantined += f.clusters;
+  a->deferred += f.clusters;
   alloc_charge (a);
   if (first + n <= a->bump)
     return;
@@ -415,7 +415,7 @@ punch (struct alloc *a, uint64_t first, uint64_t n, unsigned items)
   alloc_trace (a, zeroed ? "free, with a hole" : "free", first, n);
   if (good)
     alloc_add_idle (a, first, n, zeroed);
-  a->quarantined -= n;
+  a->deferred -= n;
   a->stats.punched += zeroed ? n : 0;
   a->freed_items -= items;
   return good;
@@ -474,7 +474,7 @@ take_unknown (struct alloc *a, struct portion *p, uint64_t first, uint64_t end)
       return UINT64_MAX;
     p->runs[p->count].first = first;
     p->runs[p->count++].n = known - first;
-    a->quarantined += known - first;
+    a->deferred += known - first;
   }
   return first;
 }
