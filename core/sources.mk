@@ -181,8 +181,8 @@ core_sources = \
 	%reldir%/request/readahead.c \
 	%reldir%/request/readahead.h \
 	%reldir%/request/request.h \
-	%reldir%/request/vacant.c \
-	%reldir%/request/vacant.h \
+	%reldir%/request/discards.c \
+	%reldir%/request/discards.h \
 	%reldir%/request/view.h \
 	%reldir%/request/write.c \
 	%reldir%/request/writing.c \

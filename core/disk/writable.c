@@ -87,7 +87,7 @@ open_shared (struct writable *w, const struct generation *g)
   const struct header *h = &image->header;
   const bool copyup = g->disk->options.copy_on_read && layers_count (g->layers) > 1 &&
     !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE);
-  const bool vacant = image->data && !w->data_is_raw && w->discard;
+  const bool discards = image->data && !w->data_is_raw && w->discard;
 
   w->rangelock = rangelock_new ();
   if (w->rangelock == NULL)
@@ -96,8 +96,8 @@ open_shared (struct writable *w, const struct generation *g)
     return -1;
   if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
     return -1;
-  if (vacant && (w->vacant = vacant_new (image->data, w->rangelock, g->disk->epoch,
-                                         h->cluster_bits, h->size)) == NULL)
+  if (discards && (w->discards = discards_new (image->data, w->rangelock, g->disk->epoch,
+                                               h->cluster_bits, h->size)) == NULL)
     return -1;
   if (g->disk->options.compress &&
       (w->compressor = compressor_new (h->compression_type, h->cluster_size,
@@ -112,7 +112,8 @@ open_checkpoint (struct writable *w, const struct generation *g)
 {
   const struct checkpoint_options options = {
     .image = g->image, .l2 = w->l2, .alloc = w->alloc, .refcounts = w->refcounts,
-    .vacant = w->vacant, .dirty_limit = max64 (g->disk->options.l2_cache / 3, MIN_DIRTY),
+    .discards = w->discards,
+    .dirty_limit = max64 (g->disk->options.l2_cache / 3, MIN_DIRTY),
     .interval_ms = g->disk->options.checkpoint_interval_ms,
   };
 
@@ -149,7 +150,7 @@ static void
 writable_close (struct writable *w)
 {
   checkpoint_free (w->checkpoint);
-  vacant_free (w->vacant);
+  discards_free (w->discards);
   rangelock_free (w->rangelock);
   fresh_free (w->fresh);
   copyup_free (w->copyup);

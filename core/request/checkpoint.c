@@ -12,8 +12,8 @@
  *                                     copies point has been handed to the kernel
  *   1  write counts, sync             R1, R3: the targets of the pointers
  *   2  write the copies, sync         the pointers
- *      release the freed runs         R2, R4 (a); and the vacant clusters of an external
- *                                     data file (vacant.c)
+ *      release the freed runs         R2, R4 (a); and the discarded clusters of an
+ *                                     external data file (discards.c)
  *
  * The sync of phase one is left out if every pointer in the copies is settled: its count
  * is already durable, and its target reads the same with or without its contents (R3).
@@ -68,7 +68,7 @@ struct checkpoint {
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct vacant *vacant;        /* of the external data file, or NULL */
+  struct discards *discards;    /* of the external data file, or NULL */
   uint64_t dirty_limit;
 
   struct refcount_moved left;   /* clusters of the old refcount table; only the thread
@@ -115,7 +115,7 @@ checkpoint_new (const struct checkpoint_options *options)
   ck->l2 = options->l2;
   ck->alloc = options->alloc;
   ck->refcounts = options->refcounts;
-  ck->vacant = options->vacant;
+  ck->discards = options->discards;
   ck->dirty_limit = options->dirty_limit;
   ck->interval_ms = options->interval_ms;
   pthread_mutex_init (&ck->lock, NULL);
@@ -250,7 +250,7 @@ run (struct checkpoint *ck)
     return -1;
 
   frees = alloc_take_frees (ck->alloc);
-  vacant_take (ck->vacant);
+  discards_take (ck->discards);
   r = write_phases (ck, &snap);
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (ck->image->health, "found while writing metadata");
@@ -265,7 +265,7 @@ run (struct checkpoint *ck)
   if (r == 0)
     ck->tables_settled = tables_freed;
   l2_done (ck->l2, &snap, r == 0);
-  vacant_done (ck->vacant, r == 0);
+  discards_done (ck->discards, r == 0);
   if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
     r = -1;
     err = errno;
@@ -341,7 +341,7 @@ flush_and_settle (struct checkpoint *ck, const char *why)
 static int
 reap (struct checkpoint *ck, int (*fn) (struct alloc *))
 {
-  vacant_reap (ck->vacant);
+  discards_reap (ck->discards);
   if (fn (ck->alloc) == 0)
     return 0;
   if (errno == EUCLEAN)
@@ -358,7 +358,7 @@ checkpoint_reap (struct checkpoint *ck)
 bool
 checkpoint_holds_back (struct checkpoint *ck)
 {
-  return alloc_deferred (ck->alloc) > 0 || vacant_clusters (ck->vacant) > 0;
+  return alloc_deferred (ck->alloc) > 0 || discards_clusters (ck->discards) > 0;
 }
 
 int
@@ -375,7 +375,7 @@ checkpoint_relieve (struct checkpoint *ck)
     return;
   if (l2_dirty_beyond (ck->l2, ck->dirty_limit) ||
       alloc_wants_release (ck->alloc) ||
-      vacant_crowded (ck->vacant))
+      discards_crowded (ck->discards))
     flush_and_settle (ck, "much has changed, or was freed");
   reap (ck, alloc_reap_some);
 }

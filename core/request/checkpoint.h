@@ -13,7 +13,7 @@
 #include "space/alloc.h"
 #include "space/refcount.h"
 #include "mapping/l2.h"
-#include "request/vacant.h"
+#include "request/discards.h"
 
 struct checkpoint;
 
@@ -30,7 +30,7 @@ struct checkpoint_options {
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct vacant *vacant;        /* vacant clusters of the external data file, or NULL */
+  struct discards *discards;    /* discarded clusters of the external data file, or NULL */
   uint64_t dirty_limit;         /* bytes of changed slices beyond which
                                    checkpoint_relieve runs a checkpoint */
   uint64_t interval_ms;         /* see checkpoint_start_timer; 0: never */

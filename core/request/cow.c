@@ -481,9 +481,9 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
             !(t->run.settled && t->was_zero && !t->copied));
     if (c->v->w->fresh && !t->reused)
       remember (c, t, from, to);
-    if (c->v->w->vacant) {
+    if (c->v->w->discards) {
       host_clusters (c, t, &first, &n);
-      vacant_remove (c->v->w->vacant, first, n);
+      discards_remove (c->v->w->discards, first, n);
     }
   }
   for (i = 0; i < c->nr_old && c->old[i].start < c->last_end; i++)

@@ -12,7 +12,7 @@
  * Encrypted zeros have to be written, like any other data, and a trim does nothing: a
  * hole would decrypt to noise.
  *
- * (In an ordinary data file zeros are an L2 entry, as always: zero.c, vacant.c.)
+ * (In an ordinary data file zeros are an L2 entry, as always: zero.c, discards.c.)
  *
  * Locks: none.
  */

@@ -23,7 +23,7 @@
 #include "request/checkpoint.h"
 #include "request/compressor.h"
 #include "request/fresh.h"
-#include "request/vacant.h"
+#include "request/discards.h"
 
 struct copyup;
 struct readahead;
@@ -40,7 +40,7 @@ struct writable {
   struct alloc *alloc;
   struct rangelock *rangelock;
   struct fresh *fresh;                  /* NULL without extended L2 entries */
-  struct vacant *vacant;                /* NULL: space in a data file is not freed when
+  struct discards *discards;            /* NULL: space in a data file is not freed when
                                            its mapping goes */
   struct checkpoint *checkpoint;
   struct compressor *compressor;            /* compresses whole new clusters;

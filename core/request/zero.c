@@ -28,8 +28,8 @@
  * read as zeros.  Otherwise a zero request writes zeros, and a trim does nothing (it must
  * not bring back the data of the layers below).
  *
- * In an external data file no cluster is freed: it becomes vacant, and its space is freed
- * later (vacant.c).  If that file is raw, datafile.c does everything.
+ * In an external data file no cluster is freed: it loses its data, and its space is
+ * freed later (discards.c).  If that file is raw, datafile.c does everything.
  *
  * A partial unit is never changed as a whole just because the rest of it reads as zeros:
  * a write in flight may be about to change that.
@@ -56,7 +56,7 @@ struct plan {
   uint64_t start, len;          /* guest bytes; whole units, except at the end of the
                                    disk */
   enum run_kind kind;           /* SET: the new kind, as entry_encode has it */
-  bool vacates;                 /* SET: data in an external file becomes vacant */
+  bool discards;                 /* SET: data in an external file is discarded */
   bool frees;                   /* SET: these host clusters are freed */
   uint64_t host, host_clusters;
 };
@@ -130,7 +130,7 @@ plan_removal (const struct view *v, enum mode mode, const struct run *run,
   if (run->kind == RUN_COMPRESSED)
     plan_compressed (h, run, plan);
   else if (v->image->data)
-    plan->vacates = true;
+    plan->discards = true;
   else {
     plan->frees = true;
     plan->host = run->host;
@@ -299,9 +299,9 @@ set_entries (const struct view *v, uint64_t start, uint64_t end,
       alloc_free_run (v->w->alloc, plan.host, plan.host_clusters);
       freed++;
     }
-    if (plan.vacates)
-      vacant_add (v->w->vacant, plan.start >> v->image->header.cluster_bits,
-                  div_up (plan.len, v->image->header.cluster_size));
+    if (plan.discards)
+      discards_add (v->w->discards, plan.start >> v->image->header.cluster_bits,
+                    div_up (plan.len, v->image->header.cluster_size));
   }
   alloc_free_end (v->w->alloc, frees - freed);
   l2_edit_end (&edit);

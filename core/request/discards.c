@@ -8,30 +8,30 @@
  * hole, which with encryption is not even zeros, but noise.
  *
  *   pending      added: the data has gone from memory
- *      |         vacant_take
+ *      |         discards_take
  *   taken        by the checkpoint that makes that durable
- *      |         vacant_done
+ *      |         discards_done
  *   durable      later checkpoints add to it while other clusters are waiting
  *      |         begin_waiting
  *   waiting      for all requests that began before (epoch.c)
- *      |         vacant_reap
+ *      |         discards_reap
  *   (a hole)
  *
  * But such a cluster is not a deferred free: its place never changes, and the guest may
  * write there again at any moment.  A cluster that gets data again is removed from all
- * sets.  So the mapping need not be looked at: all clusters that are left are vacant, and
- * were when the checkpoint ran.  Both changes, and the punch, happen under the claim on
- * the guest cluster, which orders them:
+ * sets.  So the mapping need not be looked at: all clusters that are left are
+ * without data, and were when the checkpoint ran.  Both changes, and the punch, happen
+ * under the claim on the guest cluster, which orders them:
  *
  *   write, then punch    the punch finds the cluster in no set
  *   punch, then write    the data is written over the hole, and is durable before the
  *                        entry that points to it (R3); until then the entry says "zeros"
  *
  * Writes in place make no claim.  Such a writer has found data, so it began either before
- * the cluster became vacant, and the cluster waits for it, or after it was removed.
+ * the cluster was discarded, and the cluster waits for it, or after it was removed.
  *
- * The room may forget vacant clusters; then their space stays allocated.  MAX_RUNS bounds
- * the memory, and a crash forgets all of it.
+ * This module may forget discarded clusters; then their space stays allocated.  MAX_RUNS
+ * bounds the memory, and a crash forgets all of it.
  *
  * Locks: `lock', taken after the claims; nothing is called while it is held.
  */
@@ -45,7 +45,7 @@
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "space/freeset.h"
-#include "request/vacant.h"
+#include "request/discards.h"
 
 /* In all sets together; each run takes about 64 bytes. */
 #define MAX_RUNS 16384
@@ -59,7 +59,7 @@
 
 enum stage { PENDING, TAKEN, DURABLE, WAITING, STAGES };
 
-struct vacant {
+struct discards {
   struct storage *data;
   struct rangelock *rangelock;
   struct epoch *epoch;
@@ -72,11 +72,11 @@ struct vacant {
   uint64_t punching;            /* clusters being punched, which are in no set */
 };
 
-struct vacant *
-vacant_new (struct storage *data, struct rangelock *rangelock,
-            struct epoch *epoch, unsigned cluster_bits, uint64_t disk_size)
+struct discards *
+discards_new (struct storage *data, struct rangelock *rangelock,
+              struct epoch *epoch, unsigned cluster_bits, uint64_t disk_size)
 {
-  struct vacant *v = memory_new (1, sizeof *v);
+  struct discards *v = memory_new (1, sizeof *v);
 
   if (v == NULL)
     return NULL;
@@ -90,7 +90,7 @@ vacant_new (struct storage *data, struct rangelock *rangelock,
 }
 
 void
-vacant_free (struct vacant *v)
+discards_free (struct discards *v)
 {
   if (v == NULL)
     return;
@@ -103,7 +103,7 @@ vacant_free (struct vacant *v)
 /* --- the sets; with the lock held --- */
 
 static size_t
-total_runs (const struct vacant *v)
+total_runs (const struct discards *v)
 {
   size_t n = 0;
 
@@ -115,7 +115,7 @@ total_runs (const struct vacant *v)
 /* Removes clusters [first, first+n) from S.  If a run cannot be split, the rest of it
  * goes too. */
 static void
-take_out (struct vacant *v, struct freeset *s, uint64_t first, uint64_t n)
+take_out (struct discards *v, struct freeset *s, uint64_t first, uint64_t n)
 {
   uint64_t start, len;
 
@@ -148,7 +148,7 @@ move_all (struct freeset *from, struct freeset *to)
 /* --- for requests --- */
 
 void
-vacant_add (struct vacant *v, uint64_t first, uint64_t n)
+discards_add (struct discards *v, uint64_t first, uint64_t n)
 {
   if (v == NULL)
     return;
@@ -160,7 +160,7 @@ vacant_add (struct vacant *v, uint64_t first, uint64_t n)
 }
 
 void
-vacant_remove (struct vacant *v, uint64_t first, uint64_t n)
+discards_remove (struct discards *v, uint64_t first, uint64_t n)
 {
   if (v == NULL)
     return;
@@ -171,7 +171,7 @@ vacant_remove (struct vacant *v, uint64_t first, uint64_t n)
 }
 
 uint64_t
-vacant_clusters (struct vacant *v)
+discards_clusters (struct discards *v)
 {
   uint64_t n;
 
@@ -185,7 +185,7 @@ vacant_clusters (struct vacant *v)
 }
 
 bool
-vacant_crowded (struct vacant *v)
+discards_crowded (struct discards *v)
 {
   if (v == NULL)
     return false;
@@ -197,7 +197,7 @@ vacant_crowded (struct vacant *v)
 /* --- for the checkpoint --- */
 
 void
-vacant_take (struct vacant *v)
+discards_take (struct discards *v)
 {
   if (v == NULL)
     return;
@@ -206,7 +206,7 @@ vacant_take (struct vacant *v)
 }
 
 void
-vacant_done (struct vacant *v, bool ok)
+discards_done (struct discards *v, bool ok)
 {
   if (v == NULL)
     return;
@@ -223,7 +223,7 @@ vacant_done (struct vacant *v, bool ok)
  * empty: so the stamp of a waiting cluster never becomes younger, and none waits for
  * ever. */
 static bool
-begin_waiting (struct vacant *v)
+begin_waiting (struct discards *v)
 {
   LOCK_FOR_BLOCK (&v->lock);
 
@@ -236,7 +236,7 @@ begin_waiting (struct vacant *v)
 
 /* Finds the first piece from AT on that has waited long enough. */
 static bool
-next_piece (struct vacant *v, uint64_t at, uint64_t *first, uint64_t *n)
+next_piece (struct discards *v, uint64_t at, uint64_t *first, uint64_t *n)
 {
   LOCK_FOR_BLOCK (&v->lock);
 
@@ -250,7 +250,7 @@ next_piece (struct vacant *v, uint64_t at, uint64_t *first, uint64_t *n)
 /* Punches those clusters of [first, end) that are still waiting.  Under the claim on
  * them. */
 static void
-punch (struct vacant *v, uint64_t first, uint64_t end)
+punch (struct discards *v, uint64_t first, uint64_t end)
 {
   uint64_t n, from, to;
 
@@ -275,7 +275,7 @@ punch (struct vacant *v, uint64_t first, uint64_t end)
 }
 
 void
-vacant_reap (struct vacant *v)
+discards_reap (struct discards *v)
 {
   struct rangelock_claim claim;
   uint64_t at, first, n;

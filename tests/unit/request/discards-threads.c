@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * vacant.c with many requests at a time: punched clusters have no data and no readers,
+ * discards.c with many requests at a time: punched clusters have no data and no readers,
  * while other threads write, discard, read, take checkpoints and punch; and at the end
- * all vacant clusters have been punched.
+ * all discarded clusters have been punched.
  *
  * Environment: SEED repeats a run, as far as the timing of threads allows.
  */
@@ -17,7 +17,7 @@
 
 #include "util/bytes.h"
 #include "util/epoch.h"
-#include "request/vacant.h"
+#include "request/discards.h"
 #include "lib/stubs.h"
 
 #define CLUSTERS UINT64_C (1024)
@@ -27,7 +27,7 @@
 static struct storage *file;
 static struct epoch *epoch;
 static struct rangelock *rangelock;
-static struct vacant *vacant;
+static struct discards *discards;
 
 static _Atomic bool data[CLUSTERS];     /* changes under a claim */
 static atomic_uint readers[CLUSTERS];   /* that have found data there */
@@ -62,7 +62,7 @@ write_some (uint64_t first, uint64_t n)
   struct rangelock_claim claim;
 
   rangelock_claim (rangelock, &claim, first, first + n - 1);
-  vacant_remove (vacant, first, n);
+  discards_remove (discards, first, n);
   for (uint64_t c = first; c < first + n; c++)
     data[c] = true;
   rangelock_release (rangelock, &claim);
@@ -77,7 +77,7 @@ discard_some (uint64_t first, uint64_t n)
   for (uint64_t c = first; c < first + n; c++)
     if (data[c]) {
       data[c] = false;
-      vacant_add (vacant, c, 1);
+      discards_add (discards, c, 1);
     }
   rangelock_release (rangelock, &claim);
 }
@@ -100,8 +100,8 @@ static void
 checkpoint (bool ok)
 {
   pthread_mutex_lock (&one_checkpoint);
-  vacant_take (vacant);
-  vacant_done (vacant, ok);
+  discards_take (discards);
+  discards_done (discards, ok);
   pthread_mutex_unlock (&one_checkpoint);
 }
 
@@ -124,7 +124,7 @@ work (void *arg)
     if (rng_below (rng, 8) == 0)
       checkpoint (rng_below (rng, 4) != 0);
     if (rng_below (rng, 4) == 0)
-      vacant_reap (vacant);
+      discards_reap (discards);
   }
   return NULL;
 }
@@ -135,7 +135,7 @@ main (void)
   const uint64_t seed = seed_from_env ();
   static const struct storage_hooks hooks = { .before = before };
   const struct storage_options options = { .try_writable = true, .hooks = &hooks };
-  char name[] = "vacant-threads-XXXXXX";
+  char name[] = "discards-threads-XXXXXX";
   const int fd = mkstemp (name);
   struct rng rngs[4];
 
@@ -145,8 +145,8 @@ main (void)
   epoch = epoch_new ();
   rangelock = rangelock_new ();
   CHECK (epoch && rangelock);
-  vacant = vacant_new (file, rangelock, epoch, BITS, CLUSTERS << BITS);
-  CHECK (vacant);
+  discards = discards_new (file, rangelock, epoch, BITS, CLUSTERS << BITS);
+  CHECK (discards);
 
   for (unsigned i = 0; i < 4; i++)
     rng_init (&rngs[i], seed, i);
@@ -154,12 +154,12 @@ main (void)
   CHECK (punched > 0);
   for (unsigned i = 0; i < 2; i++) {
     checkpoint (true);
-    vacant_reap (vacant);
+    discards_reap (discards);
   }
-  CHECK (vacant_clusters (vacant) == 0);
+  CHECK (discards_clusters (discards) == 0);
   printf ("%lu clusters punched\n", (unsigned long) punched);
 
-  vacant_free (vacant);
+  discards_free (discards);
   rangelock_free (rangelock);
   epoch_free (epoch);
   storage_close (file);

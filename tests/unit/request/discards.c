@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * vacant.c is compared with a model: a cluster is punched, under a claim, only while it
- * is vacant, if it was already vacant when a successful checkpoint took it, and after all
- * requests have ended that were running when that checkpoint ended.  Each such cluster is
- * punched once, sooner or later.
+ * discards.c is compared with a model: a cluster is punched, under a claim, only while it
+ * has no data, if it had none already when a successful checkpoint took it, and after
+ * all requests have ended that were running when that checkpoint ended.  Each such
+ * cluster is punched once, sooner or later.
  *
  * Environment: SEED repeats a run.
  */
@@ -15,7 +15,7 @@
 
 #include "util/bytes.h"
 #include "util/epoch.h"
-#include "request/vacant.h"
+#include "request/discards.h"
 #include "lib/stubs.h"
 
 #define CLUSTERS UINT64_C (4096)
@@ -25,14 +25,14 @@ static char path[4200];
 static struct storage *file;
 static struct epoch *epoch;
 static struct rangelock *rangelock;
-static struct vacant *vacant;
+static struct discards *discards;
 
 /* --- the model --- */
 
 static unsigned now = 1;        /* counts events */
 
 static struct {
-  unsigned since;               /* when it became vacant; 0: it is not */
+  unsigned since;               /* when it was discarded; 0: it was not */
   unsigned durable;             /* when that became durable; 0: it is not */
   bool punched;
 } model[CLUSTERS];
@@ -75,7 +75,7 @@ begin (uint64_t disk_size)
   kept = hooks;
   options = (struct storage_options) { .try_writable = true, .hooks = &kept };
   CHECK (getcwd (path, sizeof path - 40));
-  strcat (path, "/test-vacant-XXXXXX");
+  strcat (path, "/test-discards-XXXXXX");
   fd = mkstemp (path);
   CHECK (fd >= 0 && ftruncate (fd, disk_size) == 0);
   close (fd);
@@ -83,8 +83,8 @@ begin (uint64_t disk_size)
   epoch = epoch_new ();
   rangelock = rangelock_new ();
   CHECK (epoch && rangelock);
-  vacant = vacant_new (file, rangelock, epoch, BITS, disk_size);
-  CHECK (vacant);
+  discards = discards_new (file, rangelock, epoch, BITS, disk_size);
+  CHECK (discards);
   memset (model, 0, sizeof model);
   punched = 0;
 }
@@ -92,7 +92,7 @@ begin (uint64_t disk_size)
 static void
 end (void)
 {
-  vacant_free (vacant);
+  discards_free (discards);
   rangelock_free (rangelock);
   epoch_free (epoch);
   storage_close (file);
@@ -114,11 +114,11 @@ erase (uint64_t first, uint64_t n)
   struct rangelock_claim claim;
 
   rangelock_claim (rangelock, &claim, first, first + n - 1);
-  /* What is vacant already is not erased again. */
+  /* What has no data already is not erased again. */
   for (uint64_t c = first; c < first + n; c++)
     if (model[c].since == 0) {
       model[c].since = now;
-      vacant_add (vacant, c, 1);
+      discards_add (discards, c, 1);
     }
   rangelock_release (rangelock, &claim);
 }
@@ -129,7 +129,7 @@ write_data (uint64_t first, uint64_t n)
   struct rangelock_claim claim;
 
   rangelock_claim (rangelock, &claim, first, first + n - 1);
-  vacant_remove (vacant, first, n);
+  discards_remove (discards, first, n);
   memset (&model[first], 0, n * sizeof model[0]);
   rangelock_release (rangelock, &claim);
 }
@@ -140,7 +140,7 @@ checkpoint (struct rng *rng, bool ok)
   const unsigned taken = now;
   uint64_t first, n;
 
-  vacant_take (vacant);
+  discards_take (discards);
   now++;
   /* Requests go on meanwhile. */
   for (unsigned i = rng_below (rng, 3); i > 0; i--) {
@@ -151,7 +151,7 @@ checkpoint (struct rng *rng, bool ok)
       write_data (first, n);
   }
   now++;
-  vacant_done (vacant, ok);
+  discards_done (discards, ok);
   for (unsigned c = 0; ok && c < CLUSTERS; c++)
     if (model[c].since && model[c].since <= taken && !model[c].durable)
       model[c].durable = now;
@@ -174,7 +174,7 @@ reap_beside_claim (struct rng *rng)
 
   random_range (rng, &first, &n);
   rangelock_claim (rangelock, &claim, first, first + n - 1);
-  vacant_reap (vacant);
+  discards_reap (discards);
   rangelock_release (rangelock, &claim);
 }
 
@@ -190,7 +190,7 @@ test_random (struct rng *rng)
     case 0: case 1: erase (first, n); break;
     case 2: write_data (first, n); break;
     case 3: checkpoint (rng, rng_below (rng, 4) != 0); break;
-    case 4: vacant_reap (vacant); break;
+    case 4: discards_reap (discards); break;
     case 5: reap_beside_claim (rng); break;
     case 6:
       if (nr_sections < 4) {
@@ -207,11 +207,11 @@ test_random (struct rng *rng)
     leave (0);
   checkpoint (rng, true);
   checkpoint (rng, true);
-  vacant_reap (vacant);
+  discards_reap (discards);
   for (unsigned c = 0; c < CLUSTERS; c++)
     CHECK (!model[c].durable || model[c].punched);
   write_data (0, CLUSTERS);
-  CHECK (vacant_clusters (vacant) == 0);
+  CHECK (discards_clusters (discards) == 0);
   end ();
 }
 
@@ -229,17 +229,17 @@ test_no_starvation (void)
   for (i = 0; i < 20 && punched == 0; i++) {
     const struct epoch_section next = epoch_enter (epoch);
 
-    vacant_add (vacant, 2 * i, 1);
-    vacant_take (vacant);
-    vacant_done (vacant, true);
+    discards_add (discards, 2 * i, 1);
+    discards_take (discards);
+    discards_done (discards, true);
     epoch_leave (epoch, old);
     old = next;
-    vacant_reap (vacant);
+    discards_reap (discards);
   }
   CHECK (punched > 0);
   epoch_leave (epoch, old);
-  vacant_reap (vacant);
-  CHECK (vacant_clusters (vacant) == 0 && punched == i);
+  discards_reap (discards);
+  CHECK (discards_clusters (discards) == 0 && punched == i);
   strict = true;
   end ();
 }
@@ -253,32 +253,32 @@ test_bound (void)
 
   begin (UINT64_C (1) << 40);
   strict = false;
-  CHECK (!vacant_crowded (vacant));
+  CHECK (!discards_crowded (discards));
   for (uint64_t i = 0; i < 2 * most; i++)
-    vacant_add (vacant, 2 * i, 1);
-  CHECK (vacant_clusters (vacant) == most);
-  CHECK (vacant_crowded (vacant));
+    discards_add (discards, 2 * i, 1);
+  CHECK (discards_clusters (discards) == most);
+  CHECK (discards_crowded (discards));
   /* It still takes what joins runs. */
-  vacant_add (vacant, 1, 1);
-  CHECK (vacant_clusters (vacant) == most + 1);
-  vacant_add (vacant, 2 * most - 1, 100);
-  CHECK (vacant_clusters (vacant) == most + 101);
+  discards_add (discards, 1, 1);
+  CHECK (discards_clusters (discards) == most + 1);
+  discards_add (discards, 2 * most - 1, 100);
+  CHECK (discards_clusters (discards) == most + 101);
 
   /* To split a run would be one more: its end is given up. */
-  vacant_add (vacant, 4 * most, 1);
-  left = vacant_clusters (vacant);
+  discards_add (discards, 4 * most, 1);
+  left = discards_clusters (discards);
   CHECK (left == most + 102);
-  vacant_remove (vacant, 2 * most + 10, 1);
-  CHECK (vacant_clusters (vacant) == left - 89);
+  discards_remove (discards, 2 * most + 10, 1);
+  CHECK (discards_clusters (discards) == left - 89);
 
-  vacant_take (vacant);
-  CHECK (!vacant_crowded (vacant));
-  vacant_done (vacant, true);
-  vacant_reap (vacant);
-  CHECK (vacant_clusters (vacant) == 0 && punched == left - 89);
+  discards_take (discards);
+  CHECK (!discards_crowded (discards));
+  discards_done (discards, true);
+  discards_reap (discards);
+  CHECK (discards_clusters (discards) == 0 && punched == left - 89);
   /* Few runs, but much space. */
-  vacant_add (vacant, 0, (UINT64_C (128) << 20 >> BITS) + 1);
-  CHECK (vacant_crowded (vacant));
+  discards_add (discards, 0, (UINT64_C (128) << 20 >> BITS) + 1);
+  CHECK (discards_crowded (discards));
   strict = true;
   end ();
 }
@@ -293,9 +293,9 @@ main (void)
     test_random (&rng);
   test_no_starvation ();
   test_bound ();
-  vacant_free (NULL);
-  vacant_add (NULL, 0, 1);
-  vacant_reap (NULL);
-  CHECK (vacant_clusters (NULL) == 0 && !vacant_crowded (NULL));
+  discards_free (NULL);
+  discards_add (NULL, 0, 1);
+  discards_reap (NULL);
+  CHECK (discards_clusters (NULL) == 0 && !discards_crowded (NULL));
   return 0;
 }
