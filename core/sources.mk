@@ -175,8 +175,8 @@ core_sources = \
 	%reldir%/request/datafile.h \
 	%reldir%/request/dirtyset.c \
 	%reldir%/request/dirtyset.h \
-	%reldir%/request/fresh.c \
-	%reldir%/request/fresh.h \
+	%reldir%/request/knownzero.c \
+	%reldir%/request/knownzero.h \
 	%reldir%/request/read.c \
 	%reldir%/request/readahead.c \
 	%reldir%/request/readahead.h \

@@ -94,7 +94,7 @@ open_shared (struct writable *w, const struct generation *g)
     return -1;
   if (copyup && (w->copyup = copyup_new ()) == NULL)
     return -1;
-  if (entry_is_extended (h) && (w->fresh = fresh_new ()) == NULL)
+  if (entry_is_extended (h) && (w->knownzero = knownzero_new ()) == NULL)
     return -1;
   if (discards && (w->discards = discards_new (image->data, w->rangelock, g->disk->epoch,
                                                h->cluster_bits, h->size)) == NULL)
@@ -152,7 +152,7 @@ writable_close (struct writable *w)
   checkpoint_free (w->checkpoint);
   discards_free (w->discards);
   rangelock_free (w->rangelock);
-  fresh_free (w->fresh);
+  knownzero_free (w->knownzero);
   copyup_free (w->copyup);
   l2_close (w->l2);
   if (w->alloc)

@@ -56,7 +56,7 @@
 #include "util/report.h"
 #include "format/entry.h"
 #include "request/copyup.h"
-#include "request/fresh.h"
+#include "request/knownzero.h"
 #include "request/request.h"
 
 /* Maximum number of bytes that are copied at once; a whole number of clusters. */
@@ -269,8 +269,8 @@ store_part (struct store *s, bool has_host, uint64_t host)
     host = run.host + within;
   }
   /* From now on the host cluster may contain something where no data is mapped. */
-  if (w->fresh)
-    fresh_remove (w->fresh, host >> h->cluster_bits, 1);
+  if (w->knownzero)
+    knownzero_remove (w->knownzero, host >> h->cluster_bits, 1);
   if (write_data_at (s, s->start, len, host) == -1) {
     if (!has_host)
       alloc_abort (w->alloc, &run);

@@ -30,8 +30,8 @@
  * were, with one exception: data in an old host cluster that has other references is
  * copied.  A unit without data in a host cluster that only this disk uses (RESERVED,
  * ZERO_ALLOC) is written there, whatever the host cluster contains; if it still contains
- * zeros (fresh.c), that is used as in a new cluster.  A compressed cluster is rewritten
- * as a whole.
+ * zeros (knownzero.c), that is used as in a new cluster.  A compressed cluster is
+ * rewritten as a whole.
  *
  * In an external data file every unit has a fixed place, which may contain anything.  So
  * filling is left out only where the host has holes, and nothing is written beyond the
@@ -145,7 +145,7 @@ give_back (struct cow *c)
       alloc_abort (c->v->w->alloc, &t->run);
     else if (t->run.zeroed) {
       host_clusters (c, t, &first, &n);
-      fresh_remove (c->v->w->fresh, first, n);
+      knownzero_remove (c->v->w->knownzero, first, n);
     }
   }
 }
@@ -187,7 +187,7 @@ reuse (struct cow *c, unsigned i, uint64_t at, struct target *t)
   };
   if (run->kind == RUN_RESERVED && c->v->image->data == NULL) {
     host_clusters (c, t, &first, &n);
-    t->run.zeroed = t->run.settled = fresh_has (c->v->w->fresh, first, n);
+    t->run.zeroed = t->run.settled = knownzero_has (c->v->w->knownzero, first, n);
   }
 }
 
@@ -452,17 +452,17 @@ free_old (struct cow *c, unsigned i)
 static void
 remember (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
 {
-  struct fresh *fresh = c->v->w->fresh;
+  struct knownzero *knownzero = c->v->w->knownzero;
   uint64_t first, n;
 
   host_clusters (c, t, &first, &n);
   if (!t->run.settled)
-    fresh_remove (fresh, first, n);
+    knownzero_remove (knownzero, first, n);
   else {
     if (from > t->guest)
-      fresh_add (fresh, first);
+      knownzero_add (knownzero, first);
     if (to < t->guest + t->len)
-      fresh_add (fresh, first + n - 1);
+      knownzero_add (knownzero, first + n - 1);
   }
 }
 
@@ -479,7 +479,7 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
     l2_set (edit, from, to - from, RUN_NORMAL,
             t->run.host + (from - t->guest),
             !(t->run.settled && t->was_zero && !t->copied));
-    if (c->v->w->fresh && !t->reused)
+    if (c->v->w->knownzero && !t->reused)
       remember (c, t, from, to);
     if (c->v->w->discards) {
       host_clusters (c, t, &first, &n);

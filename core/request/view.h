@@ -22,7 +22,7 @@
 #include "request/bitmap.h"
 #include "request/checkpoint.h"
 #include "request/compressor.h"
-#include "request/fresh.h"
+#include "request/knownzero.h"
 #include "request/discards.h"
 
 struct copyup;
@@ -39,7 +39,7 @@ struct writable {
   struct l2 *l2;
   struct alloc *alloc;
   struct rangelock *rangelock;
-  struct fresh *fresh;                  /* NULL without extended L2 entries */
+  struct knownzero *knownzero;          /* NULL without extended L2 entries */
   struct discards *discards;            /* NULL: space in a data file is not freed when
                                            its mapping goes */
   struct checkpoint *checkpoint;

@@ -10,10 +10,10 @@
  * that knows this need not fill the edges of the next subcluster with zeros, and need not
  * make it durable before the entry that points to it (R3).
  *
- * The room knows clusters that were allocated since the image was opened, a few thousand
+ * It records clusters that were allocated since the image was opened, a few thousand
  * of them: there is one place for each hash of a cluster number, and the newest cluster
  * takes it.  It is harmless to forget a cluster.  Callers must report what makes a
- * cluster no longer fresh: it is allocated again, or a write failed halfway.  (A part of
+ * cluster no longer known: it is allocated again, or a write failed halfway.  (A part of
  * a host cluster that contained data is never without data again in the same host
  * cluster: it becomes zeros, or the whole cluster is freed.)
  *
@@ -28,22 +28,22 @@
 #include <stdlib.h>
 
 #include "util/memory.h"
-#include "request/fresh.h"
+#include "request/knownzero.h"
 
 #define PLACES 4096             /* a power of two; 32 KiB */
 
-struct fresh {
+struct knownzero {
   _Atomic uint64_t places[PLACES];      /* number of a cluster; 0: none */
 };
 
-struct fresh *
-fresh_new (void)
+struct knownzero *
+knownzero_new (void)
 {
-  return memory_new (1, sizeof (struct fresh));
+  return memory_new (1, sizeof (struct knownzero));
 }
 
 void
-fresh_free (struct fresh *f)
+knownzero_free (struct knownzero *f)
 {
   free (f);
 }
@@ -56,14 +56,14 @@ place_of (uint64_t cluster)
 }
 
 void
-fresh_add (struct fresh *f, uint64_t cluster)
+knownzero_add (struct knownzero *f, uint64_t cluster)
 {
   atomic_store_explicit (&f->places[place_of (cluster)], cluster,
                          memory_order_relaxed);
 }
 
 void
-fresh_remove (struct fresh *f, uint64_t first, uint64_t n)
+knownzero_remove (struct knownzero *f, uint64_t first, uint64_t n)
 {
   uint64_t i, mine;
 
@@ -77,7 +77,7 @@ fresh_remove (struct fresh *f, uint64_t first, uint64_t n)
 }
 
 bool
-fresh_has (const struct fresh *f, uint64_t first, uint64_t n)
+knownzero_has (const struct knownzero *f, uint64_t first, uint64_t n)
 {
   uint64_t i;
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "request/fresh.h"
+#include "request/knownzero.h"
 #include "disk/export.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
@@ -23,21 +23,21 @@
 static void
 test_table (void)
 {
-  struct fresh *f = fresh_new ();
+  struct knownzero *f = knownzero_new ();
 
   CHECK (f != NULL);
-  CHECK (!fresh_has (f, 7, 1));
-  fresh_add (f, 7);
-  fresh_add (f, 8);
-  CHECK (fresh_has (f, 7, 2) && !fresh_has (f, 7, 3) && !fresh_has (f, 6, 2));
-  fresh_remove (f, 8, 4);
-  CHECK (fresh_has (f, 7, 1) && !fresh_has (f, 8, 1));
+  CHECK (!knownzero_has (f, 7, 1));
+  knownzero_add (f, 7);
+  knownzero_add (f, 8);
+  CHECK (knownzero_has (f, 7, 2) && !knownzero_has (f, 7, 3) && !knownzero_has (f, 6, 2));
+  knownzero_remove (f, 8, 4);
+  CHECK (knownzero_has (f, 7, 1) && !knownzero_has (f, 8, 1));
   /* The newer one keeps the place; the older one can't remove it. */
-  fresh_add (f, 7 + (UINT64_C (1) << 40));
-  CHECK (!fresh_has (f, 7, 1));
-  fresh_remove (f, 7, 1);
-  CHECK (fresh_has (f, 7 + (UINT64_C (1) << 40), 1));
-  fresh_free (f);
+  knownzero_add (f, 7 + (UINT64_C (1) << 40));
+  CHECK (!knownzero_has (f, 7, 1));
+  knownzero_remove (f, 7, 1);
+  CHECK (knownzero_has (f, 7 + (UINT64_C (1) << 40), 1));
+  knownzero_free (f);
 }
 
 /* --- with a disk --- */
@@ -153,7 +153,7 @@ int
 main (void)
 {
   test_table ();
-  images_enter ("fresh");
+  images_enter ("knownzero");
   test_disk ();
   images_leave ();
   return 0;
