@@ -88,8 +88,8 @@ core_sources = \
 	%reldir%/format/overlap.h \
 	%reldir%/format/preallocation.h \
 	%reldir%/format/run.h \
-	%reldir%/image/backlink.c \
-	%reldir%/image/backlink.h \
+	%reldir%/image/backingref.c \
+	%reldir%/image/backingref.h \
 	%reldir%/image/bitmapdir.c \
 	%reldir%/image/bitmapdir.h \
 	%reldir%/image/bitmapext.c \

@@ -73,7 +73,7 @@
 #include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "disk/export.h"
 #include "copy/copy.h"
 #include "change/commit.h"
@@ -264,10 +264,10 @@ plan_chain (struct commit *c, unsigned from, struct image *above)
   return 0;
 }
 
-static struct backlink
+static struct backingref
 link_to (const struct commit *c)
 {
-  return (struct backlink) {
+  return (struct backingref) {
     .name = c->what.name ? c->what.name
       : storage_path (layers_file (c->stack, c->what.base)),
     .format = layers_image (c->stack, c->what.base) ? "qcow2" : "raw",
@@ -278,14 +278,15 @@ link_to (const struct commit *c)
 static int
 change_link (struct commit *c, const struct image *top)
 {
-  const struct backlink link = link_to (c);
+  const struct backingref link = link_to (c);
   struct image *before;
   int r;
 
   if (c->above == NULL)
-    return backlink_change (top->file, &top->header, top->health, &link);
+    return backingref_change (top->file, &top->header, top->health, &link);
   before = image_again (c->above);
-  r = before ? backlink_change (before->file, &before->header, before->health, &link) : -1;
+  r = before ? backingref_change (before->file, &before->header, before->health, &link)
+    : -1;
   image_close (before);
   if (r == -1)
     return -1;
@@ -882,10 +883,10 @@ commit_pivot (struct commit *c)
 static int
 open_above (struct commit *c)
 {
-  const struct backlink link = link_to (c);
+  const struct backingref link = link_to (c);
   struct image *const above = layers_image (c->stack, c->what.top - 1);
 
-  if (backlink_check (above->file, &above->header, &link) == -1)
+  if (backingref_check (above->file, &above->header, &link) == -1)
     return -1;
   if (c->what.top == 1)
     return 0;

@@ -78,14 +78,14 @@ edit_name_means (const struct disk_options *d, const char *name,
 /* Is FILE one of those that the chain of that name leads to?  What cannot be looked at does
  * not, nor does an NBD server, which might wait for this change. */
 static bool
-leads_to (const struct disk_options *d, const struct backlink *link,
+leads_to (const struct disk_options *d, const struct backingref *link,
           const struct storage *file, unsigned most)
 {
   const char *told;
   CLEANUP_FREE char *path = filename_of_backing (d->path, link->name, &d->rules, &told);
   struct disk_options o = *d;
   struct image *image;
-  struct backlink next;
+  struct backingref next;
   bool r;
 
   if (path && is_file (d, path, file))
@@ -98,14 +98,14 @@ leads_to (const struct disk_options *d, const struct backlink *link,
   image = disk_open_header (&o);
   if (image == NULL)
     return false;
-  next = (struct backlink) { image->header.backing_file, image->header.backing_format };
+  next = (struct backingref) { image->header.backing_file, image->header.backing_format };
   r = next.name && leads_to (&o, &next, file, most - 1);
   image_close (image);
   return r;
 }
 
 int
-edit_check_backing (const struct disk_options *d, const struct backlink *link,
+edit_check_backing (const struct disk_options *d, const struct backingref *link,
                     const struct storage *file)
 {
   bool loop;

@@ -7,7 +7,7 @@
 #define QCOW2_EDIT_H
 
 #include "format/preallocation.h"
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "disk/disk.h"
 #include "copy/chunks.h"
 
@@ -51,7 +51,7 @@ extern bool edit_name_means (const struct disk_options *, const char *name,
                              const struct storage *file);
 /* May the header of the image, which is FILE, name its backing file so?  Such a file may not
  * exist.  But no image lies over itself: -1 (reported). */
-extern int edit_check_backing (const struct disk_options *, const struct backlink *,
+extern int edit_check_backing (const struct disk_options *, const struct backingref *,
                                const struct storage *file);
 
 #endif /* QCOW2_EDIT_H */

@@ -19,7 +19,7 @@
  *
  *   copies, with checkpoints every few seconds     over the old chain; it contains more
  *   quiesce                                        the same; all of it is durable
- *   backlink_change                                over the new chain
+ *   backingref_change                              over the new chain
  *
  * The disk shows the same data at each moment.  If it is interrupted, the next run
  * resumes with the rest.  The contents of the disk do not change, so bitmaps record
@@ -47,7 +47,7 @@
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "format/entry.h"
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "mapping/places.h"
 #include "disk/disk.h"
 #include "copy/copy.h"
@@ -339,10 +339,10 @@ check_data_file (const struct image *image, const struct disk_options *o,
 
 /* --- the whole change --- */
 
-static struct backlink
+static struct backingref
 link_to (const struct rebase *to)
 {
-  return (struct backlink) { to->name, to->format };
+  return (struct backingref) { to->name, to->format };
 }
 
 /* Opens the image with the new chain.  NULL: reported. */
@@ -391,9 +391,9 @@ static int
 make (void *opaque, struct image *image)
 {
   const struct relinking *r = opaque;
-  const struct backlink link = link_to (r->to);
+  const struct backingref link = link_to (r->to);
 
-  return backlink_change (image->file, &image->header, image->health, &link);
+  return backingref_change (image->file, &image->header, image->health, &link);
 }
 
 static int
@@ -401,7 +401,7 @@ rebase (struct relinking *r)
 {
   const struct disk_inside in = disk_inside (r->d);
   const struct image *image = in.view->image;
-  const struct backlink link = link_to (r->to);
+  const struct backingref link = link_to (r->to);
   const struct disk_change c = {
     .opaque = r, .write = copy, .make = make, .data_file = true, .over = r->next,
   };
@@ -411,7 +411,7 @@ rebase (struct relinking *r)
     return refuse (r->o, r->to, disk_why_fixed (r->d), "");
   if (check_data_file (image, r->o, r->to) == -1 ||
       check_snapshots (&in, r->o, r->to) == -1 ||
-      backlink_check (image->file, &image->header, &link) == -1)
+      backingref_check (image->file, &image->header, &link) == -1)
     return -1;
   /* Ask before this: it writes to an image that is dirty or has bitmaps. */
   return chunks_may_begin (&w, in.view->size, r->watch) == -1 ? -1
@@ -454,12 +454,12 @@ static int
 make_unsafely (void *opaque, struct image *image)
 {
   const struct relinking *r = opaque;
-  const struct backlink link = link_to (r->to);
+  const struct backingref link = link_to (r->to);
 
-  if (!is_flatten (r->to) && (check_data_file (image, r->o, r->to) == -1 ||
-                              check_uri (r->o, r->to) == -1 ||
-                              edit_check_backing (r->o, &link, image->file) == -1 ||
-                              backlink_check (image->file, &image->header, &link) == -1))
+  if (!is_flatten (r->to) &&
+      (check_data_file (image, r->o, r->to) == -1 || check_uri (r->o, r->to) == -1 ||
+       edit_check_backing (r->o, &link, image->file) == -1 ||
+       backingref_check (image->file, &image->header, &link) == -1))
     return -1;
   return make (opaque, image);
 }

@@ -14,7 +14,7 @@
 
 #include <config.h>
 
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "change/edit.h"
 #include "change/relink.h"
 
@@ -28,15 +28,15 @@ make (void *opaque, struct image *image)
 {
   const struct change *c = opaque;
   const struct layers *layers = disk_inside (c->disk).view->layers;
-  const struct backlink link = {
+  const struct backingref link = {
     .name = c->name,
     .format = c->name[0] == '\0' ? NULL : layers_header (layers, 1) ? "qcow2" : "raw",
   };
 
   return (c->name[0] && edit_check_backing (disk_get_options (c->disk), &link,
                                             image->file) == -1) ||
-    backlink_check (image->file, &image->header, &link) == -1 ? -1
-    : backlink_change (image->file, &image->header, image->health, &link);
+    backingref_check (image->file, &image->header, &link) == -1 ? -1
+    : backingref_change (image->file, &image->header, image->health, &link);
 }
 
 int

@@ -49,7 +49,7 @@
 #include "util/clock.h"
 #include "util/memory.h"
 #include "util/report.h"
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "request/copyup.h"
 #include "change/edit.h"
 #include "change/snapbelow.h"
@@ -62,7 +62,7 @@
 
 struct stream {
   struct disk *disk;
-  struct backlink link;         /* what the header will say */
+  struct backingref link;       /* what the header will say */
   char *name;                   /* of the backing file there; NULL: none */
   struct image *image;          /* the top; as of the beginning */
   unsigned nr_layers;           /* of the disk now */
@@ -135,7 +135,7 @@ choose_link (struct stream *s, unsigned base, const char *name)
   const struct disk_inside in = disk_inside (s->disk);
   const struct image *image = in.view->image;
 
-  s->link = (struct backlink) { .name = "" };
+  s->link = (struct backingref) { .name = "" };
   if (base > 0) {
     s->name = name ? strdup (name) : choose_name (s->disk, base);
     if (s->name == NULL)
@@ -143,7 +143,7 @@ choose_link (struct stream *s, unsigned base, const char *name)
     s->link.name = s->name;
     s->link.format = layers_header (in.view->layers, base) ? "qcow2" : "raw";
   }
-  return backlink_check (image->file, &image->header, &s->link);
+  return backingref_check (image->file, &image->header, &s->link);
 }
 
 static int
@@ -320,9 +320,9 @@ make (void *opaque, struct image *image)
   const struct stream *s = opaque;
 
   if (check_same (s, image, layers_count (disk_inside (s->disk).view->layers)) == -1 ||
-      backlink_check (image->file, &image->header, &s->link) == -1)
+      backingref_check (image->file, &image->header, &s->link) == -1)
     return -1;
-  return backlink_change (image->file, &image->header, image->health, &s->link);
+  return backingref_change (image->file, &image->header, image->health, &s->link);
 }
 
 int

@@ -19,12 +19,12 @@
 
 #include "util/report.h"
 #include "format/format.h"
-#include "image/backlink.h"
+#include "image/backingref.h"
 #include "image/headerwrite.h"
 
 /* Plans the change; NULL: reported. */
 static struct headerwrite *
-plan (struct storage *file, const struct header *h, const struct backlink *to)
+plan (struct storage *file, const struct header *h, const struct backingref *to)
 {
   struct headerwrite *w = headerwrite_new (file, h);
 
@@ -69,7 +69,8 @@ check_name (struct storage *file, const char *name)
 }
 
 int
-backlink_check (struct storage *file, const struct header *h, const struct backlink *to)
+backingref_check (struct storage *file, const struct header *h,
+                  const struct backingref *to)
 {
   struct headerwrite *w;
   bool fits;
@@ -90,8 +91,8 @@ backlink_check (struct storage *file, const struct header *h, const struct backl
 }
 
 int
-backlink_change (struct storage *file, const struct header *h, struct health *health,
-                 const struct backlink *to)
+backingref_change (struct storage *file, const struct header *h, struct health *health,
+                   const struct backingref *to)
 {
   struct headerwrite *w = plan (file, h, to);
   bool begun;
