@@ -19,7 +19,7 @@
 #include "mapping/map.h"
 #include "mapping/pack.h"
 
-#define MAP_SHARDS 64           /* a power of two; map.ripe has a bit for each */
+#define MAP_SHARDS 64           /* a power of two; map.evictable has a bit for each */
 
 enum slice_form {
   SLICE_EMPTY,          /* is being loaded for the first time */
@@ -93,7 +93,7 @@ struct map {
   struct shard shards[MAP_SHARDS];
 
   _Atomic uint64_t largest;    /* bytes of the largest slice so far */
-  _Atomic uint64_t ripe;           /* bit I: shard I has evictable slices */
+  _Atomic uint64_t evictable;      /* bit I: shard I has evictable slices */
   atomic_uint_fast64_t buckets;    /* of all shards */
   atomic_uint_fast64_t dirty;      /* bytes of dirty raw slices, in all spaces */
   atomic_uint hand;             /* shard that reclaim visits next */

@@ -13,13 +13,14 @@
  * it each lookup would read the file.
  *
  * Slices that are pinned, dirty, being written or busy are not evictable.  The others are
- * in their shard's queue, in the order in which the hand will reach them, and map.ripe
- * shows which shards have any.  So reclaim never looks at slices that it cannot evict,
- * however many there are: each look evicts, packs, or clears the mark of a hit.
+ * in their shard's queue, in the order in which the hand will reach them, and
+ * map.evictable shows which shards have any.  So reclaim never looks at slices that it
+ * cannot evict, however many there are: each look evicts, packs, or clears the mark of a
+ * hit.
  *
- * Locks: the shard's lock guards its queue and its bit of ripe.  The counters are atomic,
- * and exact whenever no thread is working on the map.  A decision based on a value that
- * has just changed evicts one slice more or less, which is harmless.
+ * Locks: the shard's lock guards its queue and its bit of evictable.  The counters are
+ * atomic, and exact whenever no thread is working on the map.  A decision based on a
+ * value that has just changed evicts one slice more or less, which is harmless.
  */
 
 #include <config.h>
@@ -107,7 +108,7 @@ enqueue (struct map_slice *s)
     shard->queue_tail->queue_next = s;
   else {
     shard->queue_head = s;
-    atomic_fetch_or (&map->ripe, UINT64_C (1) << (shard - map->shards));
+    atomic_fetch_or (&map->evictable, UINT64_C (1) << (shard - map->shards));
   }
   shard->queue_tail = s;
 }
@@ -127,7 +128,7 @@ dequeue (struct map_slice *s)
   else
     shard->queue_tail = s->queue_prev;
   if (shard->queue_head == NULL)
-    atomic_fetch_and (&map->ripe, ~(UINT64_C (1) << (shard - map->shards)));
+    atomic_fetch_and (&map->evictable, ~(UINT64_C (1) << (shard - map->shards)));
 }
 
 void
@@ -182,7 +183,7 @@ bool
 map_over_limit (struct map *map)
 {
   return atomic_load (&map->budget.bytes) > most_bytes (map) &&
-         atomic_load (&map->ripe) != 0;
+         atomic_load (&map->evictable) != 0;
 }
 
 bool

@@ -97,13 +97,13 @@ map_pack_slice (struct map_slice *s)
 
 /* The next shard that has evictable slices, or had some just now. */
 static unsigned
-next_ripe (struct map *map)
+next_evictable (struct map *map)
 {
   const unsigned hand = atomic_load (&map->hand);
-  const uint64_t ripe = atomic_load (&map->ripe);
-  const uint64_t ahead = ripe >> hand << hand;
-  const unsigned next = ripe == 0 ? hand
-    : (unsigned) __builtin_ctzll (ahead ? ahead : ripe);
+  const uint64_t evictable = atomic_load (&map->evictable);
+  const uint64_t ahead = evictable >> hand << hand;
+  const unsigned next = evictable == 0 ? hand
+    : (unsigned) __builtin_ctzll (ahead ? ahead : evictable);
 
   atomic_store (&map->hand, (next + 1) % MAP_SHARDS);
   return next;
@@ -119,7 +119,7 @@ map_reclaim (struct map *map)
    * because short queues get more than their share of looks.  If nothing was found by
    * then, hits are faster than the hand. */
   while (map_over_limit (map) && vain <= 3 * atomic_load (&map->buckets)) {
-    const unsigned i = next_ripe (map);
+    const unsigned i = next_evictable (map);
     struct map_slice *raw = sweep (map, &map->shards[i], &vain);
 
     if (raw)
