@@ -10,7 +10,7 @@
  * Transfers are complete or fail.  Beyond the end of the storage, reads return zeros, as
  * the format requires (an image may end in the middle of a cluster).
  *
- * Every operation that tests may want to see or disturb passes choke() first.
+ * Every operation that tests may want to see or disturb passes before_io() first.
  *
  * If there is no more space, callers get ENOSPC, whatever the limit is: the disk, a
  * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
@@ -69,11 +69,11 @@ storage_close (struct storage *s)
   free (path);
 }
 
-/* Every operation passes here.  Returns 0 if the operation shall take place, 1 if a hook
- * has done it, or -1 with errno set (not reported). */
+/* Called before each operation: calls the hook of tests.  Returns 0 if the operation
+ * shall take place, 1 if a hook has done it, or -1 with errno set (not reported). */
 static int
-choke (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
-       uint64_t offset, uint64_t count, bool durable)
+before_io (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
+           uint64_t offset, uint64_t count, bool durable)
 {
   int r;
 
@@ -97,7 +97,7 @@ choke (struct storage *s, enum storage_op op, const struct iovec *iov, int niov,
 int
 storage_hook (struct storage *s, enum storage_op op)
 {
-  return choke (s, op, NULL, 0, 0, 0, false);
+  return before_io (s, op, NULL, 0, 0, 0, false);
 }
 
 /* Call it when a change has ended that is not durable yet.  The next sync to begin covers
@@ -214,7 +214,7 @@ storage_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
 
   if (count == 0)
     return 0;
-  r = choke (s, STORAGE_OP_READ, &iov, 1, offset, count, false);
+  r = before_io (s, STORAGE_OP_READ, &iov, 1, offset, count, false);
   if (r == 0)
     r = s->ops->read (s, buf, count, offset);
   return r == -1 ? failed (s, "read", offset, count) : 0;
@@ -239,7 +239,7 @@ begin_range (struct storage_range *g)
   g->done = g->count == 0;
   if (g->done || s->ops->read_begin == NULL)
     return;
-  r = choke (s, STORAGE_OP_READ, &iov, 1, g->offset, g->count, false);
+  r = before_io (s, STORAGE_OP_READ, &iov, 1, g->offset, g->count, false);
   if (r == 0)
     g->pending = s->ops->read_begin (s, g->buf, g->count, g->offset);
   else if (r == -1)
@@ -321,7 +321,7 @@ storage_writev (struct storage *s, const struct iovec *iov, int niov,
   }
 
   durable = durable && !s->unsafe;
-  r = choke (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
+  r = before_io (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
   if (r == -1)
     return failed (s, "write", offset, count);
   if (r > 0)
@@ -358,7 +358,7 @@ int
 storage_sync (struct storage *s)
 {
   const uint64_t number = atomic_fetch_add (&s->syncs, 1) + 1;
-  int r = s->unsafe ? 1 : choke (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
+  int r = s->unsafe ? 1 : before_io (s, STORAGE_OP_SYNC, NULL, 0, 0, 0, false);
 
   if (r == 0)
     r = s->ops->sync (s);
@@ -410,7 +410,7 @@ erase (struct storage *s, int (*op) (struct storage *, uint64_t, uint64_t),
 
   if (count == 0)
     return 1;
-  r = choke (s, STORAGE_OP_PUNCH, NULL, 0, offset, count, false);
+  r = before_io (s, STORAGE_OP_PUNCH, NULL, 0, offset, count, false);
   if (r == 0 && *cannot)
     return 0;
   if (r == 0) {
@@ -496,7 +496,7 @@ storage_zero_at_once (struct storage *s, uint64_t offset, uint64_t count)
 static int
 allocate (struct storage *s, uint64_t offset, uint64_t count)
 {
-  const int r = choke (s, STORAGE_OP_ALLOCATE, NULL, 0, offset, count, false);
+  const int r = before_io (s, STORAGE_OP_ALLOCATE, NULL, 0, offset, count, false);
 
   if (r != 0)
     return r > 0 ? 0 : -1;
@@ -521,7 +521,7 @@ storage_cannot_allocate (const struct storage *s)
 static int
 set_size (struct storage *s, uint64_t size, bool ask)
 {
-  int r = choke (s, STORAGE_OP_TRUNCATE, NULL, 0, size, 0, false);
+  int r = before_io (s, STORAGE_OP_TRUNCATE, NULL, 0, size, 0, false);
 
   if (r == 0 && s->ops->set_size && s->regular)
     r = s->ops->set_size (s, size);
