@@ -48,6 +48,7 @@
 #include "img/copytarget.h"
 #include "img/print.h"
 #include "img/progress.h"
+#include "img/prune.h"
 #include "img/repository.h"
 
 #define SECTOR 512
@@ -64,6 +65,9 @@ static const struct option
   },
   option_compress = { 'c', "compress", NULL, "compress what is stored" },
   option_full = { 0, "full", NULL, "make a full backup" },
+  option_keep = {
+    0, "keep", "NUMBER", "afterwards, keep only so many backups: older ones are merged"
+  },
   option_nbd = {
     0, "nbd", "URI", "the server's address for NBD, if it is not one of its sockets on this "
     "host, or needs TLS (requires --control)"
@@ -511,6 +515,21 @@ back_up (struct backup *all, unsigned n)
   return 0;
 }
 
+/* The new generation is there, whatever becomes of old ones. */
+static int
+prune_all (struct backup *all, unsigned n, uint64_t keep)
+{
+  int r = 0;
+
+  if (keep == 0)
+    return 0;
+  progress_begin (all[0].a, wants_json (all[0].a));
+  for (unsigned i = 0; r == 0 && i < n; i++)
+    r = prune (all[i].a, all[i].repository, keep);
+  progress_end (r == 0);
+  return r;
+}
+
 /* --- what was done --- */
 
 static json_t *
@@ -578,9 +597,10 @@ static int
 run_all (const struct arguments *a, struct live *l, const struct secrets *secrets,
          struct backupdisk *disks, struct backup *all, unsigned n)
 {
-  const char *text = value_of (a, &option_rate);
-  uint64_t rate = 0;
-  int r = text ? parse_size ("-r", text, &rate) : 0;
+  const char *text = value_of (a, &option_rate), *most = value_of (a, &option_keep);
+  uint64_t rate = 0, keep = 0;
+  int r = (text && parse_size ("-r", text, &rate) == -1) ||
+    (most && parse_number ("--keep", most, 1, UINT32_MAX, &keep) == -1) ? -1 : 0;
 
   for (unsigned i = 0; r == 0 && i < n; i++) {
     all[i] = (struct backup) { .a = a, .disk = &disks[i], .rate = rate };
@@ -593,7 +613,9 @@ run_all (const struct arguments *a, struct live *l, const struct secrets *secret
   if (r == 0)
     r = back_up (all, n);
   progress_end (r == 0);
-  return r == -1 ? EXIT_FAILURE : tell (all, n);
+  if (r == -1 || tell (all, n) != EXIT_SUCCESS)
+    return EXIT_FAILURE;
+  return prune_all (all, n, keep) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 static int
@@ -631,8 +653,8 @@ run (const struct arguments *a)
   return status;
 }
 
-#define OPTIONS &option_full, &option_target_format, &option_compress, &option_rate, \
-    &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
+#define OPTIONS &option_full, &option_keep, &option_target_format, &option_compress, \
+    &option_rate, &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
 
 static const struct option *const live_options[] = { OPTIONS, &option_nbd, NULL };
 static const struct option *const options[] = {

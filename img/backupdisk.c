@@ -249,18 +249,21 @@ static int
 drop_live (const struct backupdisk *d, const char *name)
 {
   const struct timespec moment = { .tv_nsec = LEAVE_NS };
-  bool before;
+  bool last = false, before;
   int r = -1;
 
-  for (unsigned i = 0; r == -1 && i <= LEAVE_TRIES; i++) {
-    if (i > 0)
-      nanosleep (&moment, NULL);
-    before = report_silence (i < LEAVE_TRIES);
+  for (unsigned i = 1; r == -1 && !last; i++) {
+    last = i == LEAVE_TRIES;
+    before = report_silence (!last);
     r = live_do (d->live, "blockdev-snapshot-delete-internal-sync", jsontext_object (
       { "device", jsontext_string (d->name) }, { "name", jsontext_string (name) }));
     report_silence (before);
-    if (r == -1 && errno != EINVAL)     /* the server has gone */
-      i = LEAVE_TRIES - 1;
+    if (r == -1 && errno != EINVAL && !last) {  /* it was not refused */
+      report_error ("%s: the server has gone", d->name);
+      return -1;
+    }
+    if (r == -1 && !last)
+      nanosleep (&moment, NULL);
   }
   return r;
 }

@@ -13,7 +13,7 @@
  * removed by the next backup.
  *
  * The oldest generation may lie over a file that is no generation any more: while that is to
- * be merged into it (prune in backup.c).
+ * be merged into it (prune.c).
  *
  * A manifest may have been damaged, or come from anybody: names in it are those of files in the
  * directory.
@@ -558,12 +558,25 @@ wrong (const struct repository *r, const struct repository_generation *g, const 
   return -1;
 }
 
+/* Does it lie over what the manifest says?  The second one may lie over the file into which
+ * the oldest one was merged, before the manifest knows. */
+static bool
+lies_over (const struct repository *r, unsigned i, const char *backing)
+{
+  const char *said = repository_get (r, i).backing;
+  const char *merged = i == 1 ? repository_get (r, 0).backing : NULL;
+
+  return backing == NULL || said == NULL ? backing == said
+    : strcmp (backing, said) == 0 || (merged && strcmp (backing, merged) == 0);
+}
+
 static int
-check_file (const struct repository *r, const struct repository_generation *g)
+check_file (const struct repository *r, unsigned i)
 {
   static const struct arguments none;
-  CLEANUP_FREE char *path = repository_path (r, g->file);
-  struct imagefile *f = path ? imagefile_new (&none, path, g->raw ? "raw" : "qcow2", NULL)
+  const struct repository_generation g = repository_get (r, i);
+  CLEANUP_FREE char *path = repository_path (r, g.file);
+  struct imagefile *f = path ? imagefile_new (&none, path, g.raw ? "raw" : "qcow2", NULL)
     : NULL;
   json_t *info = f ? info_describe (f, false) : NULL;
   const char *backing = text_of (info, "backing-filename");
@@ -571,10 +584,10 @@ check_file (const struct repository *r, const struct repository_generation *g)
 
   if (info == NULL)
     ;
-  else if (number_of (info, "virtual-size") != g->size)
-    wrong (r, g, "has a disk of another size");
-  else if (!backing != !g->backing || (backing && strcmp (backing, g->backing) != 0))
-    wrong (r, g, "lies over another file than the manifest says");
+  else if (number_of (info, "virtual-size") != g.size)
+    wrong (r, &g, "has a disk of another size");
+  else if (!lies_over (r, i, backing))
+    wrong (r, &g, "lies over another file than the manifest says");
   else
     result = 0;
   json_decref (info);
@@ -588,7 +601,7 @@ repository_check (const struct repository *r, unsigned i)
   struct repository_generation g = repository_get (r, i), below;
 
   for (;; i--, g = below) {
-    if (check_file (r, &g) == -1)
+    if (check_file (r, i) == -1)
       return -1;
     if (g.backing == NULL || i == 0)
       return 0;

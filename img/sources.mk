@@ -49,6 +49,8 @@ img_sources = \
 	%reldir%/print.h \
 	%reldir%/progress.c \
 	%reldir%/progress.h \
+	%reldir%/prune.c \
+	%reldir%/prune.h \
 	%reldir%/rawdisk.c \
 	%reldir%/rawdisk.h \
 	%reldir%/rawsize.c \

@@ -22,12 +22,13 @@ random.seed(int(seed))
 step = int(step)
 live = sock != ""
 # At rest, the image is changed, too.
-calls = "sendto linkat renameat unlinkat fdatasync fsync" if live else \
-    "pwrite64 pwritev2 linkat renameat unlinkat fdatasync fsync fallocate ftruncate"
+calls = "sendto linkat renameat unlink fdatasync fsync" if live else \
+    "pwrite64 pwritev2 linkat renameat unlink fdatasync fsync fallocate ftruncate"
 size = 4 << 20
 model = bytearray(size)
 backups = Backups(img, "backups")
 command = [img] + (["--control", qmp, "backup", "disk"] if live else ["backup", image])
+command += ["--keep", "3"]
 
 def change():
     for _ in range(4):
@@ -61,6 +62,7 @@ for call in calls.split():
         if status == 0:
             break
         killed += 1
+        backups.judge()
         change()
         subprocess.check_call(command + ["-q", "backups"])
         newest = backups.note(model)
@@ -74,13 +76,13 @@ assert killed >= 5
 END
 long_suite && step=1 || step=4
 make_image a.qcow2 4M
-"$python" steps.py "$srcdir/lib" "$IMG" a.qcow2 "" "" "$RANDOM" $step
+"$python" steps.py "$srcdir/lib" "$IMG" a.qcow2 "" "" "$RANDOM" "$step"
 check_clean a.qcow2
 [ "$(qemu-img info a.qcow2 | grep -c 'name: backup-')" = 1 ]
 rm -r backups
 make_image a.qcow2 4M
 start_nbdkit control="$sockdir/qmp" a.qcow2
-"$python" steps.py "$srcdir/lib" "$IMG" a.qcow2 "$sock" "$sockdir/qmp" "$RANDOM" $step
+"$python" steps.py "$srcdir/lib" "$IMG" a.qcow2 "$sock" "$sockdir/qmp" "$RANDOM" "$step"
 stop_nbdkit
 check_clean a.qcow2
 [ "$(qemu-img info a.qcow2 | grep -c 'name: backup-')" = 1 ]

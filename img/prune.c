@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * How do old generations go, without the others?
+ *
+ * The oldest one first.  If the next one is complete by itself, the file of the oldest is
+ * removed.  Otherwise the next one lies over it, and is merged into it:
+ *
+ *   1  the manifest forgets the oldest generation; its file stays
+ *   2  what the next one contains is written into that file (commit.c in the core): meanwhile
+ *      the next one shows what it did, because it hides what changes below it
+ *   3  the header of the one after that names the file that both are in now
+ *   4  so does the manifest
+ *   5  the file that is not needed any more is removed
+ *
+ * If that is cut off anywhere, the manifest shows that the oldest generation lies over
+ * something, and it begins again with 2.
+ *
+ * Locks: those of the images: nobody restores them meanwhile.
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/cleanup.h"
+#include "change/commit.h"
+#include "change/rebase.h"
+#include "img/change.h"
+#include "img/progress.h"
+#include "img/prune.h"
+
+static const struct chunks_watch watch = { .step = progress_step };
+
+static int
+commit_one (void *opaque, struct disk *disk)
+{
+  const struct commit_layers layers = { .base = 1, .keep = true };
+  uint64_t copied;
+
+  (void) opaque;
+  return commit_disk (disk, &layers, &watch, &copied);
+}
+
+static int
+name_below (void *opaque, struct disk *disk)
+{
+  const struct repository_generation *g = opaque;
+  const struct image_secret none = { .passphrase = NULL };
+  const struct rebase rebase = {
+    .name = g->backing, .format = g->raw_backing ? "raw" : "qcow2", .unsafe = true,
+  };
+  uint64_t copied;
+
+  return rebase_disk (disk, &none, &rebase, NULL, &copied);
+}
+
+/* Calls FN with the image of a generation. */
+static int
+change (const struct arguments *a, const struct repository *r, const char *file, bool chain,
+        int (*fn) (void *, struct disk *), void *opaque)
+{
+  CLEANUP_FREE char *path = repository_path (r, file);
+  struct imagefile *f = path ? imagefile_new (a, path, "qcow2", NULL) : NULL;
+  const int result = f ? change_image (f, chain, fn, opaque) : -1;
+
+  imagefile_free (f);
+  return result;
+}
+
+/* The oldest generation gets into the file below it. */
+static int
+merge (const struct arguments *a, struct repository *r)
+{
+  struct repository_generation g = repository_get (r, 0), next = { .backing = NULL };
+
+  if (repository_count (r) > 1)
+    next = repository_get (r, 1);
+  if (change (a, r, g.file, true, commit_one, NULL) == -1)
+    return -1;
+  if (next.backing && change (a, r, next.file, false, name_below, &g) == -1)
+    return -1;
+  return repository_merge (r);
+}
+
+int
+prune (const struct arguments *a, struct repository *r, uint64_t keep)
+{
+  int result = 0;
+
+  while (result == 0) {
+    if (repository_get (r, 0).backing)
+      result = merge (a, r);
+    else if (repository_count (r) > keep)
+      result = repository_forget (r);
+    else
+      break;
+    if (result == 0)
+      result = repository_sweep (r);
+  }
+  return result;
+}
