@@ -236,6 +236,7 @@ core_sources = \
 	%reldir%/disk/disk-impl.h \
 	%reldir%/disk/disk.c \
 	%reldir%/disk/disk.h \
+	%reldir%/disk/diskstate.c \
 	%reldir%/disk/diskstats.c \
 	%reldir%/disk/export.c \
 	%reldir%/disk/export.h \

@@ -398,6 +398,12 @@ control_start (struct control *c, const struct qmp_host *host)
   return 0;
 }
 
+json_t *
+control_jobs (const struct control *c)
+{
+  return c && c->host.jobs ? jobs_list (c->host.jobs, false) : json_array ();
+}
+
 void
 control_news (const struct control *c)
 {

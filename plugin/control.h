@@ -6,6 +6,8 @@
 #ifndef QCOW2_CONTROL_H
 #define QCOW2_CONTROL_H
 
+#include <jansson.h>
+
 #include "plugin/qmptarget.h"
 
 struct control;
@@ -17,6 +19,8 @@ extern struct control *control_open (const char *path);
 extern int control_start (struct control *, const struct qmp_host *);
 /* The socket that listens; -1 for NULL. */
 extern int control_socket (const struct control *);
+/* What query-jobs answers.  Any thread, until control_close; NULL is allowed. */
+extern json_t *control_jobs (const struct control *);
 /* There is news about space.  Any thread, with any locks held. */
 extern void control_news (const struct control *);
 /* No command runs any more, and clients are told that the server ends.  NULL is

@@ -49,6 +49,7 @@
 #include "plugin/qmpnodes.h"
 #include "plugin/qmpobject.h"
 #include "plugin/stats.h"
+#include "plugin/statsimage.h"
 
 /* -D qcow2.stats=1 -v prints statistics at the end. */
 NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
@@ -59,7 +60,7 @@ static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
-static struct iostats *iostats; /* NULL, too */
+static struct iostats *iostats; /* NULL: neither was given */
 static struct qmp_nodes nodes;
 static struct qmp_added added;
 static struct qmp_secrets secrets;
@@ -205,6 +206,16 @@ get_stats (struct stats *s)
   s->ever = connections_ever;
 }
 
+/* The same, with the images. */
+static void
+get_all_stats (struct stats *s)
+{
+  get_stats (s);
+  s->images = statsimage_all (QMPTARGET_DEVICE, disk, dir, iostats, &s->omitted);
+  s->jobs = control_jobs (control);
+  s->bounds = statsimage_bounds ();
+}
+
 /* Writes the file of stats=, if it was given. */
 static int
 publish_stats (void)
@@ -225,7 +236,7 @@ open_stats (void)
 {
   if (params.stats == NULL)
     return 0;
-  stats_file = stats_open (params.stats, get_stats);
+  stats_file = stats_open (params.stats, get_all_stats);
   return stats_file ? 0 : -1;
 }
 
@@ -263,9 +274,16 @@ open_control (void)
   if (params.control == NULL)
     return 0;
   control = control_open (params.control);
-  if (control)
-    iostats = iostats_new (dir != NULL);
-  return control && iostats ? 0 : -1;
+  return control ? 0 : -1;
+}
+
+static int
+open_iostats (void)
+{
+  if (params.stats == NULL && params.control == NULL)
+    return 0;
+  iostats = iostats_new ();
+  return iostats ? 0 : -1;
 }
 
 /* Why can no command change what is served? */
@@ -302,8 +320,8 @@ get_ready (void)
     return -1;
   if (disk)
     most = newimage_full_size_of (&disk_inside (disk).view->image->header);
-  return check_stats () == -1 || open_stats () == -1 || open_control () == -1 ? -1
-    : publish_stats ();
+  return check_stats () == -1 || open_iostats () == -1 || open_stats () == -1 ||
+    open_control () == -1 ? -1 : publish_stats ();
 }
 
 static int
@@ -388,7 +406,7 @@ qcow2_cleanup (void)
 struct handle {
   struct export *export;
   struct dir_image *image;      /* the image of the export; NULL without a directory */
-  struct iostats_client *counts;        /* of requests to the active disk; or NULL */
+  struct iostats_client *counts;        /* or NULL */
 };
 
 static struct iostats_client *
@@ -489,7 +507,6 @@ leave (struct handle *h)
 static int
 enter (struct handle *h, const char *name, bool writable)
 {
-  const char *const whole = name;
   struct disk *used;
 
   if (dir) {
@@ -500,8 +517,9 @@ enter (struct handle *h, const char *name, bool writable)
   used = dir ? dir_disk (h->image) : disk;
   disk_allow_ahead (used);
   h->export = export_open (used, name, writable);
-  if (h->export && name[0] == '\0')
-    h->counts = iostats_enter (iostats, dir ? whole : QMPTARGET_DEVICE);
+  if (h->export)
+    h->counts = iostats_enter (iostats, dir ? dir_name (h->image) : QMPTARGET_DEVICE,
+                               name);
   return h->export ? 0 : -1;
 }
 
@@ -590,7 +608,7 @@ static int
 qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
              uint32_t flags)
 {
-  const int64_t begun = iostats_begin (counts_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_READ);
   const int r = export_read (export_of (handle), buf, count, offset);
 
   iostats_end (counts_of (handle), IOSTATS_READ, begun, offset, count, r);
@@ -601,7 +619,7 @@ static int
 qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
               uint32_t flags)
 {
-  const int64_t begun = iostats_begin (counts_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_WRITE);
   const int r = export_write (export_of (handle), buf, count, offset,
                        flags & NBDKIT_FLAG_FUA);
 
@@ -612,7 +630,7 @@ qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
 static int
 qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  const int64_t begun = iostats_begin (counts_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_TRIM);
   const int r = export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
 
   iostats_end (counts_of (handle), IOSTATS_TRIM, begun, offset, count, r);
@@ -622,20 +640,20 @@ qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 static int
 qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  const int64_t begun = iostats_begin (counts_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_ZERO);
   const int r = export_zero (export_of (handle), count, offset,
                       (flags & NBDKIT_FLAG_MAY_TRIM ? REQUEST_MAY_TRIM : 0) |
                       (flags & NBDKIT_FLAG_FAST_ZERO ? REQUEST_FAST : 0),
                       flags & NBDKIT_FLAG_FUA);
 
-  iostats_end (counts_of (handle), IOSTATS_WRITE, begun, offset, count, r);
+  iostats_end (counts_of (handle), IOSTATS_ZERO, begun, offset, count, r);
   return r;
 }
 
 static int
 qcow2_flush (void *handle, uint32_t flags)
 {
-  const int64_t begun = iostats_begin (counts_of (handle));
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_FLUSH);
   const int r = export_flush (export_of (handle));
 
   iostats_end (counts_of (handle), IOSTATS_FLUSH, begun, 0, 0, r);
@@ -645,7 +663,11 @@ qcow2_flush (void *handle, uint32_t flags)
 static int
 qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-  return export_cache (export_of (handle), count, offset);
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_CACHE);
+  const int r = export_cache (export_of (handle), count, offset);
+
+  iostats_end (counts_of (handle), IOSTATS_CACHE, begun, offset, count, r);
+  return r;
 }
 
 static int
@@ -666,8 +688,12 @@ static int
 qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
                struct nbdkit_extents *extents)
 {
-  return export_extents (export_of (handle), count, offset,
-                         flags & NBDKIT_FLAG_REQ_ONE, add_extent, extents);
+  const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_EXTENTS);
+  const int r = export_extents (export_of (handle), count, offset,
+                                flags & NBDKIT_FLAG_REQ_ONE, add_extent, extents);
+
+  iostats_end (counts_of (handle), IOSTATS_EXTENTS, begun, offset, count, r);
+  return r;
 }
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL

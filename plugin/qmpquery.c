@@ -20,6 +20,7 @@
 #include "request/bitmap.h"
 #include "plugin/qmpnodes.h"
 #include "plugin/qmpquery.h"
+#include "plugin/statsimage.h"
 
 /* A list that is being made, of one answer for each disk. */
 struct query {
@@ -257,6 +258,16 @@ add_export (void *opaque, const char *device, struct disk *disk)
 
 /* --- counters --- */
 
+/* To QEMU, a request that zeroes is one that writes. */
+static void
+count_zeros_as_writes (struct iocounts *c)
+{
+  c->of[IOSTATS_WRITE].operations += c->of[IOSTATS_ZERO].operations;
+  c->of[IOSTATS_WRITE].bytes += c->of[IOSTATS_ZERO].bytes;
+  c->of[IOSTATS_WRITE].failed += c->of[IOSTATS_ZERO].failed;
+  c->of[IOSTATS_WRITE].ns += c->of[IOSTATS_ZERO].ns;
+}
+
 /* C NULL: this counts no requests. */
 static json_t *
 describe_counts (const struct iocounts *c, uint64_t highest)
@@ -266,11 +277,15 @@ describe_counts (const struct iocounts *c, uint64_t highest)
     { "unmap", IOSTATS_TRIM },
   };
   static const struct iocounts none;
+  struct iocounts sum;
   json_t *stats = json_object ();
   char key[64];
 
   if (c == NULL)
     c = &none;
+  sum = *c;
+  count_zeros_as_writes (&sum);
+  c = &sum;
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     const char *name = kinds[i].name;
     const enum iostats_kind k = kinds[i].kind;
@@ -328,7 +343,8 @@ add_counts (void *opaque, const char *device, struct disk *disk)
   if (!q->nodes) {
     one = describe_node_counts (q, device, disk, 0, &counts, counts.highest);
     q->list = jsontext_append (q->list, jsontext_add (one,
-      { "device", jsontext_string (device) }));
+      { "device", jsontext_string (device) },
+      { "x-statistics", statsimage_open (device, disk, q->host->iostats) }));
   }
   for (unsigned i = 0; q->nodes && i < n; i++)
     q->list = jsontext_append (q->list, describe_node_counts (q, device, disk, i, NULL,

@@ -77,6 +77,8 @@ callback_sources = \
 	%reldir%/qmpthreshold.h \
 	%reldir%/qmpwhere.c \
 	%reldir%/qmpwhere.h \
+	%reldir%/statsimage.c \
+	%reldir%/statsimage.h \
 	$(NULL)
 
 # What the core calls: the words of this front end, and its log.  Tests bring others.

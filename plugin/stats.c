@@ -53,6 +53,7 @@ static const struct report_kind kind = {
 struct stats_file {
   const char *path;
   void (*get) (struct stats *);
+  uint64_t started_at;          /* seconds since 1970 */
 
   pthread_mutex_t lock;
   pthread_cond_t turn;          /* `writing' is false again */
@@ -105,14 +106,19 @@ describe_file (const struct stats *stats)
     { "low", jsontext_number (s->alloc.low) });
 }
 
-/* The first member is in kind.begins. */
-static int
-print_json (FILE *fp, const void *opaque)
+static json_t *
+list_of (json_t *list)
 {
-  const struct stats *stats = opaque;
+  return list ? list : json_array ();
+}
+
+/* All that programs are told.  Frees the lists of *STATS.  NULL on ENOMEM. */
+static json_t *
+describe (const struct stats_file *f, const struct stats *stats)
+{
   const struct disk_stats *s = &stats->disk;
 
-  return jsontext_write (jsontext_object (
+  return jsontext_object (
     { "connections", jsontext_object (
       { "open", jsontext_number (stats->open) },
       { "ever", jsontext_number (stats->ever) }) },
@@ -138,11 +144,15 @@ print_json (FILE *fp, const void *opaque)
     { "clusters", jsontext_object (
       { "allocated", jsontext_number (s->alloc.allocated) },
       { "freed", jsontext_number (s->alloc.freed) },
-      { "punched", jsontext_number (s->alloc.punched) }) },
+      { "punched", jsontext_number (s->alloc.punched) },
+      { "free", jsontext_number (s->alloc.free) },
+      { "deferred", jsontext_number (s->alloc.deferred) }) },
     { "flush", jsontext_object (
       { "requests", jsontext_number (s->checkpoint.flushes) },
       { "shared", jsontext_number (s->checkpoint.shared) },
       { "checkpoints", jsontext_number (s->checkpoint.runs) },
+      { "checkpoint_ns", jsontext_number (s->checkpoint.ns) },
+      { "longest_ns", jsontext_number (s->checkpoint.longest_ns) },
       { "syncs", jsontext_number (s->checkpoint.syncs) },
       { "timed", jsontext_number (s->checkpoint.timed) }) },
     { "space", jsontext_object (
@@ -150,7 +160,19 @@ print_json (FILE *fp, const void *opaque)
       { "requests", jsontext_number (s->space.requests) },
       { "pauses", jsontext_number (s->space.pauses) },
       { "ms", jsontext_number (s->space.ms) }) },
-    { "file", describe_file (stats) }), fp);
+    { "file", describe_file (stats) },
+    { "started", jsontext_number (f->started_at) },
+    { "bounds_ns", list_of (stats->bounds) },
+    { "images", list_of (stats->images) },
+    { "images_omitted", jsontext_number (stats->omitted) },
+    { "jobs", list_of (stats->jobs) });
+}
+
+/* (The first member is in kind.begins.) */
+static int
+print_json (FILE *fp, const void *document)
+{
+  return jsontext_write (json_incref ((json_t *) document), fp);
 }
 
 int
@@ -188,16 +210,30 @@ end_writing (struct stats_file *f)
   pthread_mutex_unlock (&f->lock);
 }
 
+static json_t *
+take (const struct stats_file *f)
+{
+  struct stats stats = { .images = NULL };
+  json_t *document;
+
+  f->get (&stats);
+  document = describe (f, &stats);
+  if (document == NULL)
+    report_error ("%s=%s: no memory for the statistics", kind.key, f->path);
+  return document;
+}
+
 int
 stats_write (struct stats_file *f)
 {
-  struct stats stats;
+  json_t *document;
   int r;
 
   if (!begin_writing (f))
     return 0;
-  f->get (&stats);
-  r = reportfile_write (&kind, f->path, false, print_json, &stats);
+  document = take (f);
+  r = document ? reportfile_write (&kind, f->path, false, print_json, document) : -1;
+  json_decref (document);
   end_writing (f);
   return r;
 }
@@ -225,19 +261,19 @@ static void *
 keep_up_to_date (void *opaque)
 {
   struct stats_file *f = opaque;
-  struct stats now, before = { 0 };
+  json_t *now, *before = NULL;
   bool news, failed = false;
 
   while (await_news (f, &news)) {
-    memset (&now, 0, sizeof now);
-    f->get (&now);
-    if (news || memcmp (&now, &before, sizeof now) != 0) {
-      report_silence (failed);
+    report_silence (failed);
+    now = take (f);
+    if (news || now == NULL || !json_equal (now, before))
       failed = stats_write (f) == -1;
-      report_silence (false);
-    }
-    memcpy (&before, &now, sizeof now);
+    report_silence (false);
+    json_decref (before);
+    before = now;
   }
+  json_decref (before);
   return NULL;
 }
 
@@ -279,6 +315,7 @@ stats_open (const char *path, void (*get) (struct stats *))
     return NULL;
   f->path = path;
   f->get = get;
+  f->started_at = time (NULL);
   pthread_mutex_init (&f->lock, NULL);
   pthread_cond_init (&f->turn, NULL);
   pthread_mutex_init (&f->news_lock, NULL);

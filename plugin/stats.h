@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "disk/disk.h"
 
 struct stats {
@@ -19,6 +21,8 @@ struct stats {
                                    snapshots, whatever the limits of the format */
   uint64_t limit;               /* l2-cache, bytes */
   uint64_t open, ever;          /* connections */
+  json_t *images, *jobs, *bounds;       /* lists, which the caller frees; NULL: none */
+  uint64_t omitted;             /* images that are not in the list */
 };
 
 /* Prints the counters to stderr, for people. */

@@ -408,7 +408,7 @@ leaves_last (struct dir *dir, struct dir_image *image)
   /* Both in one step, so that its statistics are counted exactly once at any time.
    * Nothing else uses the disk, so this does not wait, and nor did must_stay. */
   disk_get_stats (image->disk, &stats);
-  stats.cluster_cache.bytes = 0;   /* the cache is about to be freed */
+  disk_stats_end (&stats);
   disk_add_stats (&dir->closed, &stats);
   return true;
 }
@@ -442,6 +442,12 @@ struct disk *
 dir_disk (struct dir_image *image)
 {
   return image->disk;
+}
+
+const char *
+dir_name (const struct dir_image *image)
+{
+  return image->name;
 }
 
 /* The images that are open now: an array of *N, to be given to leave_all.  They get a user,

@@ -37,6 +37,7 @@ extern struct dir_image *dir_enter (struct dir *, const char *name,
 extern void dir_leave (struct dir *, struct dir_image *);
 
 extern struct disk *dir_disk (struct dir_image *);
+extern const char *dir_name (const struct dir_image *);
 
 /* Calls FN for each image that is open now, with its name, until FN returns a value other
  * than 0, which is returned. */

@@ -12,6 +12,7 @@
 #include "storage/storage.h"
 #include "format/compress.h"
 #include "image/clustercache.h"
+#include "image/health.h"
 #include "image/image.h"
 #include "space/alloc.h"
 #include "mapping/chain.h"
@@ -239,6 +240,7 @@ extern uint64_t disk_threshold (struct disk *);
  * True only once. */
 extern bool disk_take_reached (struct disk *, uint64_t *bytes, uint64_t *reached);
 
+#define DISK_WHY HEALTH_WHY
 struct disk_stats {
   struct map_stats map;                 /* of all disks that share it */
   struct cluster_cache_stats cluster_cache;
@@ -252,5 +254,18 @@ extern void disk_get_stats (struct disk *, struct disk_stats *);
 /* Adds the statistics of another disk to *SUM, except `map', which covers all disks, and
  * what is about a single file (high_water, file_size, is_device). */
 extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
+/* What was counted stays; what it has now (memory, free clusters) is about to go. */
+extern void disk_stats_end (struct disk_stats *);
+
+/* How is it now? */
+enum disk_health { DISK_WRITABLE, DISK_READONLY, DISK_FAILED, DISK_CORRUPT };
+struct disk_state {
+  enum disk_health health;
+  char why[DISK_WHY];           /* "": it is writable */
+  uint64_t size;                /* of the disk, bytes */
+  uint64_t cluster_size;
+  size_t bitmaps, inconsistent; /* all of them; those that are not to be used */
+};
+extern void disk_get_state (struct disk *, struct disk_state *);
 
 #endif /* QCOW2_DISK_H */

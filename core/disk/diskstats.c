@@ -10,8 +10,6 @@
 
 #include <config.h>
 
-#include <string.h>
-
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "disk/disk-impl.h"
@@ -32,15 +30,27 @@ disk_add_stats (struct disk_stats *sum, const struct disk_stats *s)
   sum->alloc.punched += s->alloc.punched;
   sum->alloc.extended += s->alloc.extended;
   sum->alloc.low += s->alloc.low;
+  sum->alloc.free += s->alloc.free;
+  sum->alloc.deferred += s->alloc.deferred;
   sum->checkpoint.flushes += s->checkpoint.flushes;
   sum->checkpoint.runs += s->checkpoint.runs;
   sum->checkpoint.syncs += s->checkpoint.syncs;
   sum->checkpoint.shared += s->checkpoint.shared;
   sum->checkpoint.timed += s->checkpoint.timed;
+  sum->checkpoint.ns += s->checkpoint.ns;
+  sum->checkpoint.longest_ns = max64 (sum->checkpoint.longest_ns,
+                                      s->checkpoint.longest_ns);
   sum->space.waiting += s->space.waiting;
   sum->space.requests += s->space.requests;
   sum->space.pauses += s->space.pauses;
   sum->space.ms += s->space.ms;
+}
+
+void
+disk_stats_end (struct disk_stats *s)
+{
+  s->cluster_cache.bytes = 0;
+  s->alloc.free = s->alloc.deferred = 0;
 }
 
 /* Adds the statistics of a generation to *SUM. */
@@ -112,6 +122,6 @@ stats_add_past (struct disk *d)
   const uint64_t peak = c->peak_bytes;
 
   add_generation (d->now, &d->past);
-  c->bytes = 0;
+  disk_stats_end (&d->past);
   c->peak_bytes = max64 (peak, c->peak_bytes - peak);
 }

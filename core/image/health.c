@@ -19,7 +19,7 @@
  *   version 2              not at all: it has no feature bits.
  *
  * Locks: `lock' serialises writes of the features; while an image is being changed,
- * nothing else writes them.  `stopped' is an atomic that only changes from false to true,
+ * nothing else writes them.  `why_lock' is taken last.  `stopped' is an atomic that only changes from false to true,
  * so it is read without a lock.
  */
 
@@ -31,6 +31,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "util/cleanup.h"
 #include "util/memory.h"
@@ -59,6 +60,8 @@ struct health {
   atomic_bool writable;
   atomic_bool stopped;
   atomic_bool corrupt;          /* corruption has been reported */
+  pthread_mutex_t why_lock;     /* taken last; guards why */
+  char why[HEALTH_WHY];         /* changes have stopped; the first reason */
 };
 
 /* The caller holds the lock. */
@@ -89,6 +92,7 @@ health_new (struct storage *file, struct header *header)
     .bit = QCOW2_AUTOCLEAR_IN_USE, .write = write_autoclear,
   };
   pthread_mutex_init (&health->lock, NULL);
+  pthread_mutex_init (&health->why_lock, NULL);
   health_adopt (health, header);
   return health;
 }
@@ -109,6 +113,7 @@ health_free (struct health *health)
 {
   if (health == NULL)
     return;
+  pthread_mutex_destroy (&health->why_lock);
   pthread_mutex_destroy (&health->lock);
   free (health);
 }
@@ -193,18 +198,29 @@ mark_corrupt (struct health *health)
   write_incompatible (health);
 }
 
+/* No more changes are made.  False: that was so before. */
+static bool
+stop (struct health *health, const char *why)
+{
+  LOCK_FOR_BLOCK (&health->why_lock);
+
+  if (health->why[0] == '\0')
+    snprintf (health->why, sizeof health->why, "%s", why);
+  return !atomic_exchange (&health->stopped, true);
+}
+
 void
 health_corrupt (struct health *health, const char *fmt, ...)
 {
   bool writable = atomic_load (&health->writable);
-  char text[256];
+  char text[HEALTH_WHY];
   va_list args;
 
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
 
-  atomic_store (&health->stopped, true);
+  stop (health, text);
   if (!atomic_exchange (&health->corrupt, true) || !writable)
     report_error ("%s: image is corrupt: %s%s",
                   storage_path (health->file), text,
@@ -224,7 +240,7 @@ health_fail (struct health *health, const char *why)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  if (atomic_exchange (&health->stopped, true))
+  if (!stop (health, why))
     return;
   report_error ("%s: %s: the image in memory and in the file may differ: no more "
                 "changes are accepted until it is opened again",
@@ -265,4 +281,14 @@ health_check (struct health *health)
     return -1;
   }
   return 0;
+}
+
+bool
+health_why (struct health *health, bool *corrupt, char why[HEALTH_WHY])
+{
+  LOCK_FOR_BLOCK (&health->why_lock);
+
+  *corrupt = atomic_load (&health->corrupt);
+  strcpy (why, health->why);
+  return atomic_load (&health->stopped);
 }

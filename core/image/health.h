@@ -6,6 +6,7 @@
 #ifndef QCOW2_HEALTH_H
 #define QCOW2_HEALTH_H
 
+#include <stdbool.h>
 
 #include "storage/storage.h"
 #include "format/header.h"
@@ -52,5 +53,10 @@ extern void health_fail (struct health *, const char *why);
 /* Returns 0 if changes are still allowed, else -1 with errno EIO (the cause has been
  * reported). */
 extern int health_check (struct health *);
+
+/* If not: *CORRUPT: metadata is wrong; or else it has failed (R9).  WHY: what was found
+ * first.  False: they are. */
+#define HEALTH_WHY 256
+extern bool health_why (struct health *, bool *corrupt, char why[HEALTH_WHY]);
 
 #endif /* QCOW2_HEALTH_H */

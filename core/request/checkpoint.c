@@ -89,7 +89,7 @@ struct checkpoint {
   pthread_cond_t tick;          /* its clock is CLOCK_MONOTONIC */
   bool ticking;                 /* guarded by lock */
 
-  _Atomic uint64_t flushes, runs, syncs, shared, timed;
+  _Atomic uint64_t flushes, runs, syncs, shared, timed, ns, longest_ns;
 };
 
 /* One flush does at most so many more checkpoints than it was asked for. */
@@ -242,6 +242,7 @@ static int
 run (struct checkpoint *ck)
 {
   const unsigned tables_freed = ck->tables_freed;
+  const int64_t began = clock_ns ();
   struct l2_batch snap = { 0 };
   struct alloc_frees *frees;
   int r, err;
@@ -260,8 +261,13 @@ run (struct checkpoint *ck)
   }
 
   err = errno;
-  if (snap.nr_slices > 0 || snap.nr_l1 > 0)
+  if (snap.nr_slices > 0 || snap.nr_l1 > 0) {
+    const uint64_t ns = clock_ns () - began;
+
     ck->runs++;
+    ck->ns += ns;
+    ck->longest_ns = max64 (ck->longest_ns, ns);        /* (one thread runs them) */
+  }
   if (r == 0)
     ck->tables_settled = tables_freed;
   l2_done (ck->l2, &snap, r == 0);
@@ -516,4 +522,6 @@ checkpoint_get_stats (struct checkpoint *ck, struct checkpoint_stats *stats)
   stats->syncs = ck->syncs;
   stats->shared = ck->shared;
   stats->timed = ck->timed;
+  stats->ns = ck->ns;
+  stats->longest_ns = ck->longest_ns;
 }

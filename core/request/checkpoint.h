@@ -23,6 +23,7 @@ struct checkpoint_stats {
   uint64_t syncs;       /* fdatasync calls */
   uint64_t shared;      /* flushes for which another thread ran the checkpoint */
   uint64_t timed;       /* checkpoints that checkpoint_start_timer caused */
+  uint64_t ns, longest_ns;      /* that the runs took, together, and one at most */
 };
 
 struct checkpoint_options {

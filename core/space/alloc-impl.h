@@ -94,7 +94,7 @@ struct alloc {
   uint64_t unwritten_clusters;  /* lost a reference in memory, not yet in the file */
 
   uint64_t low_size;            /* bytes: the size for which a low end was reported */
-  struct alloc_stats stats;     /* without high_water, which is bump */
+  struct alloc_stats stats;     /* what it has done; alloc_get_stats adds how it is now */
 };
 
 /* Tells what becomes of clusters. */

@@ -592,4 +592,6 @@ alloc_get_stats (struct alloc *a, struct alloc_stats *stats)
   LOCK_FOR_BLOCK (&a->lock);
   *stats = a->stats;
   stats->high_water = a->bump << a->bits;
+  stats->free = alloc_idle_clusters (a) + a->bump_end - a->bump;
+  stats->deferred = a->deferred;
 }

@@ -71,6 +71,8 @@ struct alloc_stats {
   uint64_t allocated, freed, punched, extended; /* clusters */
   uint64_t high_water;          /* bytes: the end of the last cluster ever allocated */
   uint64_t low;                 /* times that less than the watermark was left */
+  uint64_t free;                /* clusters in the file that are known to be free now */
+  uint64_t deferred;            /* those that were freed, and cannot be used again yet */
 };
 
 /* Somebody wants to know when the file is used beyond a place.  Atomic, and lasts longer

@@ -19,4 +19,14 @@ clock_ms (void)
   return now.tv_sec * INT64_C (1000) + now.tv_nsec / 1000000;
 }
 
+/* The same in nanoseconds. */
+static inline int64_t
+clock_ns (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C (1000000000) + now.tv_nsec;
+}
+
 #endif /* QCOW2_CLOCK_H */

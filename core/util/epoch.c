@@ -59,7 +59,7 @@
 
 #include "util/epoch.h"
 
-#define SLOTS 64                /* a power of two, at most as many as bits of owned */
+#define SLOTS EPOCH_THREADS     /* a power of two, at most as many as bits of owned */
 #define OWNED 48                /* so many of them belong to one thread */
 
 /* In the count of a slot: bits for sections; above them, what is counted. */
@@ -150,6 +150,15 @@ my_slot (void)
   if (__builtin_expect (number == 0, 0))
     number = 1 + find_slot ();
   return number - 1;
+}
+
+unsigned
+epoch_thread (bool *alone)
+{
+  const unsigned i = my_slot ();
+
+  *alone = i < OWNED;
+  return i;
 }
 
 /* --- sections --- */

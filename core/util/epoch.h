@@ -34,6 +34,11 @@ extern struct epoch_section epoch_hold (struct epoch *);
 extern void epoch_leave_counting (struct epoch *, struct epoch_section);
 extern uint64_t epoch_counted (struct epoch *);
 
+/* A number of the calling thread, from 0 to EPOCH_THREADS - 1, which stays the same.  *ALONE:
+ * no other thread has it now.  (One that ended before may have had it.) */
+#define EPOCH_THREADS 64
+extern unsigned epoch_thread (bool *alone);
+
 /* Returns a stamp that covers all requests that entered before this call. */
 extern uint64_t epoch_stamp (struct epoch *);
 

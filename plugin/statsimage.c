@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What do statistics say of one image?
+ *
+ * An object of JSON, which both stats= and query-blockstats show: how the image is now, what
+ * its disk has done, and what clients have asked of each export (iostats.c).
+ *
+ * Any number of images may be in a directory: STATSIMAGE_MOST of them are described.
+ *
+ * Locks: none of its own.
+ */
+
+#include <config.h>
+
+#include <string.h>
+
+#include "util/bytes.h"
+#include "util/jsontext.h"
+#include "plugin/statsimage.h"
+
+static const char *const words[] = {
+  [DISK_WRITABLE] = "ok", [DISK_READONLY] = "read-only", [DISK_FAILED] = "failed",
+  [DISK_CORRUPT] = "corrupt",
+};
+
+/* --- exports --- */
+
+static json_t *
+describe_numbers (const uint64_t *numbers, size_t n)
+{
+  json_t *list = json_array ();
+
+  for (size_t i = 0; i < n; i++)
+    list = jsontext_append (list, jsontext_number (numbers[i]));
+  return list;
+}
+
+json_t *
+statsimage_bounds (void)
+{
+  return describe_numbers (iostats_bounds, IOSTATS_BOUNDS);
+}
+
+static json_t *
+describe_kind (const struct iocounts *c, enum iostats_kind k)
+{
+  json_t *kind = jsontext_object (
+    { "operations", jsontext_number (c->of[k].operations) },
+    { "errors", jsontext_number (c->of[k].failed) },
+    { "running", jsontext_number (c->of[k].running) },
+    { "ns", jsontext_number (c->of[k].ns) },
+    { "times", describe_numbers (c->of[k].times, IOSTATS_BOUNDS + 1) });
+
+  return k == IOSTATS_FLUSH || k == IOSTATS_EXTENTS ? kind
+    : jsontext_add (kind, { "bytes", jsontext_number (c->of[k].bytes) });
+}
+
+static json_t *
+describe_export (const char *name, const struct iocounts *c)
+{
+  json_t *export = jsontext_object (
+    { "export", jsontext_string (name) },
+    { "clients", jsontext_number (c->clients) },
+    { "ever", jsontext_number (c->ever) });
+
+  for (int k = 0; k < IOSTATS_KINDS; k++)
+    export = jsontext_add (export, { iostats_words[k], describe_kind (c, k) });
+  return export;
+}
+
+static void
+add_export (void *opaque, const char *device, const char *export, const struct iocounts *c)
+{
+  json_t **list = opaque;
+
+  (void) device;
+  *list = jsontext_append (*list, describe_export (export, c));
+}
+
+static json_t *
+describe_exports (const char *device, struct iostats *iostats)
+{
+  json_t *list = json_array ();
+
+  iostats_each (iostats, device, add_export, &list);
+  return list;
+}
+
+/* --- the image --- */
+
+static json_t *
+describe_clusters (const struct alloc_stats *a, const struct disk_state *state)
+{
+  return jsontext_object (
+    { "bytes", jsontext_number (state->cluster_size) },
+    { "allocated", jsontext_number (a->allocated) },
+    { "freed", jsontext_number (a->freed) },
+    { "punched", jsontext_number (a->punched) },
+    { "free", jsontext_number (a->free) },
+    { "deferred", jsontext_number (a->deferred) });
+}
+
+static json_t *
+describe_flush (const struct checkpoint_stats *c)
+{
+  return jsontext_object (
+    { "requests", jsontext_number (c->flushes) },
+    { "shared", jsontext_number (c->shared) },
+    { "checkpoints", jsontext_number (c->runs) },
+    { "checkpoint_ns", jsontext_number (c->ns) },
+    { "longest_ns", jsontext_number (c->longest_ns) },
+    { "syncs", jsontext_number (c->syncs) },
+    { "timed", jsontext_number (c->timed) });
+}
+
+static json_t *
+describe_storage (const struct disk_stats *s)
+{
+  const uint64_t end = s->alloc.high_water, size = s->file_size;
+
+  return jsontext_object (
+    { "device", json_boolean (s->is_device) },
+    { "size", jsontext_number (size) },
+    { "high_water", end > 0 ? jsontext_number (end) : json_null () },
+    { "left", end > 0 && s->is_device ? jsontext_number (size - min64 (end, size))
+      : json_null () },
+    { "low", jsontext_number (s->alloc.low) },
+    { "waiting", jsontext_number (s->space.waiting) });
+}
+
+static json_t *
+describe_bitmaps (const struct disk_state *state)
+{
+  return jsontext_object (
+    { "all", jsontext_number (state->bitmaps) },
+    { "inconsistent", jsontext_number (state->inconsistent) });
+}
+
+json_t *
+statsimage_open (const char *device, struct disk *disk, struct iostats *iostats)
+{
+  struct disk_state state;
+  struct disk_stats stats;
+
+  disk_get_state (disk, &state);
+  disk_get_stats (disk, &stats);
+  return jsontext_object (
+    { "image", jsontext_string (device) },
+    { "state", jsontext_string (words[state.health]) },
+    { "reason", state.why[0] ? jsontext_string (state.why) : json_null () },
+    { "size", jsontext_number (state.size) },
+    { "clusters", describe_clusters (&stats.alloc, &state) },
+    { "flush", describe_flush (&stats.checkpoint) },
+    { "storage", describe_storage (&stats) },
+    { "bitmaps", describe_bitmaps (&state) },
+    { "exports", describe_exports (device, iostats) });
+}
+
+/* --- all images --- */
+
+struct all {
+  struct iostats *iostats;
+  json_t *list;
+  json_t *open;                 /* an object, with the names of the images that are open */
+  uint64_t omitted;
+};
+
+static int
+add_open (void *opaque, const char *device, struct disk *disk)
+{
+  struct all *all = opaque;
+  json_t *name = jsontext_string (device);
+
+  if (name == NULL || json_object_set_new_nocheck (all->open, json_string_value (name),
+                                                   json_true ()) == -1)
+    all->omitted++;
+  else if (json_array_size (all->list) == STATSIMAGE_MOST)
+    all->omitted++;
+  else
+    all->list = jsontext_append (all->list, statsimage_open (device, disk, all->iostats));
+  json_decref (name);
+  return all->list ? 0 : -1;
+}
+
+/* An export of an image of which nothing else is known.  The exports of one come one after
+ * the other. */
+static void
+add_closed (void *opaque, const char *device, const char *export, const struct iocounts *c)
+{
+  struct all *all = opaque;
+  json_t *name = jsontext_string (device);
+  const size_t n = json_array_size (all->list);
+  json_t *last = n ? json_array_get (all->list, n - 1) : NULL;
+
+  if (name == NULL || all->list == NULL ||
+      json_object_get (all->open, json_string_value (name)))
+    ;
+  else if (last && json_equal (json_object_get (last, "image"), name))
+    add_export (&(json_t *) { json_object_get (last, "exports") }, device, export, c);
+  else if (n == STATSIMAGE_MOST)
+    all->omitted++;
+  else
+    all->list = jsontext_append (all->list, jsontext_object (
+      { "image", json_incref (name) },
+      { "state", jsontext_string ("closed") },
+      { "exports", jsontext_append (json_array (), describe_export (export, c)) }));
+  json_decref (name);
+}
+
+json_t *
+statsimage_all (const char *device, struct disk *disk, struct dir *dir,
+                struct iostats *iostats, uint64_t *omitted)
+{
+  struct all all = {
+    .iostats = iostats, .list = json_array (), .open = json_object (),
+  };
+
+  if (dir == NULL)
+    add_open (&all, device, disk);
+  else {
+    dir_each (dir, add_open, &all);
+    iostats_each (iostats, NULL, add_closed, &all);
+  }
+  json_decref (all.open);
+  *omitted = all.omitted;
+  return all.list;
+}
