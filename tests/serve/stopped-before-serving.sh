@@ -49,7 +49,8 @@ serve_slowly ()
   slow=("$slow" allow-uri="$slow" lock=false)
 }
 
-qemu-img create -q -f qcow2 disk.qcow2 64M
+# (A table of small clusters is soon full; nothing is told before.)
+qemu-img create -q -f qcow2 -o cluster_size=4k disk.qcow2 64M
 qemu-io -f qcow2 -c 'write -q -P 1 0 10M' disk.qcow2
 truncate -s 1G disk.qcow2
 cp disk.qcow2 before.qcow2
