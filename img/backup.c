@@ -347,8 +347,8 @@ zero_what_has_gone (const struct backup *b, const struct copy_end *stored)
   struct pair p = { &b->all.end, stored };
   const struct chunks_watch watch = PROGRESS_WATCH;
   const struct chunks_job job = {
-    .words = { .path = b->file }, .size = p.now->size, .far = p.now->far, .opaque = &p,
-    .work = zero_chunk,
+    .words = { .path = b->file }, .size = p.now->size, .remote = p.now->remote,
+    .opaque = &p, .work = zero_chunk,
   };
   uint64_t copied;
 

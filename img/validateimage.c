@@ -406,7 +406,7 @@ read_disk (struct image_run *r)
 {
   const struct chunks_job job = {
     .words = { .path = r->file->given }, .size = r->disk.end.size, .scratch = PIECE,
-    .far = r->disk.end.far, .opaque = r, .work = read_chunk,
+    .remote = r->disk.end.remote, .opaque = r, .work = read_chunk,
   };
   uint64_t copied;
 

@@ -756,7 +756,8 @@ end_above (const struct commit *c)
   static const struct copy_ops ops = { .extent = extent_above, .read = read_shown };
 
   return (struct copy_end) {
-    .ops = &ops, .opaque = c, .size = c->from.size, .far = layers_are_far (c->stack),
+    .ops = &ops, .opaque = c, .size = c->from.size,
+    .remote = layers_are_remote (c->stack),
   };
 }
 

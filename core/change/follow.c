@@ -207,7 +207,7 @@ begin_round (struct follow *f)
 
 /* Is so much left that clients should not wait for it? */
 static bool
-is_far (const struct follow *f)
+is_remote (const struct follow *f)
 {
   return f->in_round || bytes_of (f, dirtyset_count (f->live)) > CLOSE;
 }
@@ -230,14 +230,14 @@ follow_step (struct follow *f, uint64_t most, uint64_t *copied)
   if (len > 0)
     advance (f, done);
   f->in_round = next_marked (f) > 0;
-  return is_far (f);
+  return is_remote (f);
 }
 
 int
 follow_near (struct follow *f)
 {
   f->target_failed = f->to.ops->sync (&f->to) == -1;
-  return f->target_failed ? -1 : is_far (f);
+  return f->target_failed ? -1 : is_remote (f);
 }
 
 bool
@@ -257,7 +257,7 @@ follow_progress (struct follow *f, uint64_t *done, uint64_t *left)
 
 /* Clients have written too much since follow_near. */
 static int
-refuse_far (void)
+refuse_remote (void)
 {
   errno = EAGAIN;
   return -1;
@@ -267,7 +267,7 @@ int
 follow_begin_end (struct follow *f)
 {
   f->too_much = false;
-  return is_far (f) ? refuse_far () : 0;
+  return is_remote (f) ? refuse_remote () : 0;
 }
 
 /* Nobody changes the disk any more. */
@@ -293,7 +293,7 @@ follow_rest (struct follow *f)
 int
 follow_why (const struct follow *f)
 {
-  return f->too_much ? refuse_far () : -1;
+  return f->too_much ? refuse_remote () : -1;
 }
 
 void

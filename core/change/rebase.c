@@ -298,7 +298,7 @@ copy_below (const struct disk_inside *in, struct layers *next, const struct disk
   new = copy_view (&c.new);
   end = (struct copy_end) {
     .ops = &ops, .opaque = &c, .size = c.disk.size, .piece = c.piece,
-    .far = layers_are_far (in->view->layers) || layers_are_far (next),
+    .remote = layers_are_remote (in->view->layers) || layers_are_remote (next),
   };
   copy = (struct copy) {
     .from = end, .to = end, .contained = true,

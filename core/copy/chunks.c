@@ -186,7 +186,7 @@ wait_for_threads (struct run *r, const struct chunks_watch *watch)
 static void
 run_threads (struct run *r, const struct chunks_watch *watch)
 {
-  const unsigned wanted = r->job->threads ? r->job->threads : r->job->far ? MAX_THREADS
+  const unsigned wanted = r->job->threads ? r->job->threads : r->job->remote ? MAX_THREADS
     : max64 (min64 (processors (), MAX_THREADS), MIN_THREADS);
   pthread_t threads[CHUNKS_MOST_THREADS];
   unsigned i, n = 0;

@@ -36,7 +36,7 @@ struct chunks_job {
   unsigned threads;             /* there must be that many, up to CHUNKS_MOST_THREADS; 0:
                                    chosen */
   uint64_t scratch;             /* memory for each thread, in bytes */
-  bool far;                     /* files are behind links: threads wait for answers more
+  bool remote;                  /* files are behind links: threads wait for answers more
                                    than for a processor */
   void *opaque;                 /* for the functions */
   /* Does the range [START, END) of the disk.  Any thread; ranges are taken in order.  START
@@ -60,9 +60,9 @@ extern bool chunks_tell (const struct chunks_watch *, uint64_t done, uint64_t to
 /* Asks the watch before the first change.  0, or -1 with EINTR (reported). */
 extern int chunks_may_begin (const struct chunks_words *, uint64_t size,
                              const struct chunks_watch *);
-/* Does the whole disk.  *COPIED: bytes, as the watch is told.  -1 (reported, with how far it
- * came): the error of the first chunk or sync that failed, or EINTR: the watch stopped
- * it. */
+/* Does the whole disk.  *COPIED: bytes, as the watch is told.  -1 (reported, with how
+ * far it came): the error of the first chunk or sync that failed, or EINTR: the watch
+ * stopped it. */
 extern int chunks_run (const struct chunks_job *, const struct chunks_watch *,
                        uint64_t *copied);
 /* Reports that it ended early.  ERR: errno.  Returns -1. */

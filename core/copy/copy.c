@@ -31,8 +31,8 @@
 #include "util/unwanted.h"
 #include "copy/copy.h"
 
-/* If an end is far, larger pieces have more bytes in flight. */
-#define FAR_PIECE (UINT64_C (2) << 20)
+/* If an end is remote, larger pieces have more bytes in flight. */
+#define REMOTE_PIECE (UINT64_C (2) << 20)
 #define SECTOR UINT64_C (512)
 
 /* --- reading --- */
@@ -40,7 +40,7 @@
 static uint64_t
 piece_of (const struct copy *c)
 {
-  return max64 (c->to.piece, c->from.far || c->to.far ? FAR_PIECE : 0);
+  return max64 (c->to.piece, c->from.remote || c->to.remote ? REMOTE_PIECE : 0);
 }
 
 uint64_t
@@ -432,7 +432,7 @@ copy_all (const struct copy *c, const struct chunks_words *words, bool durable,
   };
   const struct chunks_job job = {
     .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? piece_of (c) : 0,
-    .scratch = copy_scratch (c), .far = c->from.far || c->to.far, .opaque = &g,
+    .scratch = copy_scratch (c), .remote = c->from.remote || c->to.remote, .opaque = &g,
     .work = copy_chunk, .make_durable = durable ? make_durable : NULL,
     .wake = wake,
   };

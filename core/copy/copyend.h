@@ -46,7 +46,7 @@ struct copy_end {
   uint64_t size;                /* bytes; whoever compares sees zeros behind it */
   uint64_t piece;               /* how much is best written at a time: a power of two, and
                                    whole clusters */
-  bool far;                     /* it waits for a link more than for a processor */
+  bool remote;                  /* it waits for a link more than for a processor */
   bool in_order;                /* it has to be read, or written, in order */
   bool frees;                   /* what becomes zeros need not keep its space */
 };

@@ -157,7 +157,7 @@ find (struct comparison *c, const struct chunks_words *words,
 {
   const struct chunks_job job = {
     .words = *words, .size = max64 (c->ends[0]->size, c->ends[1]->size),
-    .scratch = 2 * PIECE, .far = c->ends[0]->far || c->ends[1]->far, .opaque = c,
+    .scratch = 2 * PIECE, .remote = c->ends[0]->remote || c->ends[1]->remote, .opaque = c,
     .work = compare_chunk,
   };
   uint64_t copied;

@@ -61,6 +61,6 @@ copy_export (struct disk *d, struct export *x)
 
   return (struct copy_end) {
     .ops = &ops, .export = x, .size = export_size (x), .piece = PIECE,
-    .far = layers_are_far (now.view->layers),
+    .remote = layers_are_remote (now.view->layers),
   };
 }

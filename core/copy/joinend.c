@@ -79,7 +79,7 @@ copy_join (const struct copy_part *parts, unsigned n)
 
   for (unsigned i = 0; i < n; i++) {
     e.piece = max64 (e.piece, parts[i].end.piece);
-    e.far |= parts[i].end.far;
+    e.remote |= parts[i].end.remote;
     e.in_order |= parts[i].end.in_order;
   }
   return e;

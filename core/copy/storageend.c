@@ -90,6 +90,6 @@ copy_storage (struct storage *s, bool frees)
 
   return (struct copy_end) {
     .ops = &ops, .storage = s, .size = storage_size (s), .piece = PIECE,
-    .far = storage_is_far (s), .frees = frees,
+    .remote = storage_is_remote (s), .frees = frees,
   };
 }

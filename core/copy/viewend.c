@@ -38,6 +38,6 @@ copy_view (const struct view *v)
 
   return (struct copy_end) {
     .ops = &ops, .view = v, .size = v->size, .piece = PIECE,
-    .far = layers_are_far (v->layers),
+    .remote = layers_are_remote (v->layers),
   };
 }

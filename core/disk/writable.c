@@ -167,7 +167,7 @@ open_live (struct generation *g)
 {
   g->live = g->frozen;
   g->live.w = &g->w;
-  g->live.far = storage_is_far (g->image->file);
+  g->live.remote = storage_is_remote (g->image->file);
   g->live.lower = layers_view_new (g->layers, 1, g->disk->map, g->live.size,
                                    g->disk->options.l2_slice);
   return g->live.lower ? 0 : -1;

@@ -99,9 +99,9 @@ guestdata_is_encrypted (const struct guestdata *p)
 }
 
 struct storage *
-guestdata_far_file (const struct guestdata *p)
+guestdata_remote_file (const struct guestdata *p)
 {
-  return p->cipher == NULL && storage_is_far (p->file) ? p->file : NULL;
+  return p->cipher == NULL && storage_is_remote (p->file) ? p->file : NULL;
 }
 
 /* --- bounce buffers --- */

@@ -30,9 +30,9 @@ extern void guestdata_free (struct guestdata *);  /* NULL is allowed */
 
 extern bool guestdata_is_encrypted (const struct guestdata *);
 
-/* The file, if it contains the guest data as it is, and is far (storage_is_far): then
- * many reads are better done at once.  Otherwise NULL. */
-extern struct storage *guestdata_far_file (const struct guestdata *);
+/* The file, if it contains the guest data as it is, and is remote (storage_is_remote):
+ * then many reads are better done at once.  Otherwise NULL. */
+extern struct storage *guestdata_remote_file (const struct guestdata *);
 
 /* Like storage_read and storage_writev.  HOST is the offset in the file, GUEST the guest
  * offset, both in bytes, with any alignment.  In an encrypted image, bytes that were

@@ -451,7 +451,7 @@ prepare_l1 (struct image *im)
 {
   const uint64_t bytes = im->header.l1_needed * sizeof *im->l1;
 
-  if (!storage_is_far (im->file) || bytes == 0 || bytes > MOST_L1_KEPT)
+  if (!storage_is_remote (im->file) || bytes == 0 || bytes > MOST_L1_KEPT)
     return 0;
   im->l1 = sparse_new (bytes);
   if (im->l1 == NULL)

@@ -275,7 +275,7 @@ describe_format (const struct header *h, const struct facts *f)
 static json_t *
 add_actual_size (json_t *info, const struct storage *file)
 {
-  return storage_is_far (file) ? info : jsontext_add (info,
+  return storage_is_remote (file) ? info : jsontext_add (info,
     { "actual-size", jsontext_number (storage_allocated (file)) });
 }
 
@@ -283,14 +283,14 @@ add_actual_size (json_t *info, const struct storage *file)
 static json_t *
 describe_children (const struct storage *file, const char *name)
 {
-  const char *driver = storage_is_far (file) ? "nbd"
+  const char *driver = storage_is_remote (file) ? "nbd"
     : storage_is_regular (file) ? "file" : "host_device";
   json_t *info = jsontext_object (
     { "virtual-size", jsontext_number (round_up (storage_size (file), 512)) },
     { "filename", jsontext_string (name) },
     { "format", jsontext_string (driver) });
 
-  if (!storage_is_far (file))
+  if (!storage_is_remote (file))
     info = jsontext_add (add_actual_size (info, file),
       { "format-specific", jsontext_object (
         { "type", jsontext_string ("file") },

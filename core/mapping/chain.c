@@ -223,13 +223,13 @@ chain_go_below_top (struct chain_options *options)
 }
 
 /* The most files that these layers and the next one keep open: with external data files,
- * and for far ones up to 4 connections, each with 2 descriptors. */
+ * and for remote ones up to 4 connections, each with 2 descriptors. */
 static unsigned
 files_needed (const struct layers *layers)
 {
   const unsigned n = layers_count (layers);
 
-  return (n + 1) * (storage_is_far (layers_file (layers, n - 1)) ? 8 : 2);
+  return (n + 1) * (storage_is_remote (layers_file (layers, n - 1)) ? 8 : 2);
 }
 
 int

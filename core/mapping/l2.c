@@ -69,7 +69,7 @@ try_read (struct storage *file, void *buf, uint64_t len, uint64_t offset)
     .storage = file, .buf = buf, .count = len, .offset = offset
   };
 
-  if (!storage_is_far (file))
+  if (!storage_is_remote (file))
     return storage_read (file, buf, len, offset);
   storage_try_many (&range, 1);
   return range.done ? 0 : -1;
@@ -157,7 +157,7 @@ slow_slices (void *opaque)
 {
   const struct l2 *l2 = opaque;
 
-  return storage_is_far (l2->image->file)
+  return storage_is_remote (l2->image->file)
     ? div_up (l2->image->header.size, UINT64_C (1) << l2->slice_span_bits) : 0;
 }
 

@@ -235,10 +235,11 @@ layers_data_file (const struct layers *s, unsigned i)
 }
 
 bool
-layers_are_far (const struct layers *s)
+layers_are_remote (const struct layers *s)
 {
   for (unsigned i = 0; i < layers_count (s); i++)
-    if (storage_is_far (layers_file (s, i)) || storage_is_far (layers_data_file (s, i)))
+    if (storage_is_remote (layers_file (s, i)) ||
+        storage_is_remote (layers_data_file (s, i)))
       return true;
   return false;
 }

@@ -56,8 +56,8 @@ extern struct image *layers_image (const struct layers *, unsigned i);
 extern struct storage *layers_file (const struct layers *, unsigned i);
 /* The file with the guest data: the layer's own file, or an external data file. */
 extern struct storage *layers_data_file (const struct layers *, unsigned i);
-/* Is any of these files far (storage_is_far)? */
-extern bool layers_are_far (const struct layers *);
+/* Is any of these files remote (storage_is_remote)? */
+extern bool layers_are_remote (const struct layers *);
 /* How guest data is stored in that file. */
 extern struct guestdata *layers_guestdata (const struct layers *, unsigned i);
 /* The header of a qcow2 layer; NULL for a raw one. */

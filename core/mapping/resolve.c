@@ -122,14 +122,14 @@ struct resolve {
   uint16_t index;               /* of the layer */
   const struct layer *layer;
   bool detailed;                /* of the view */
-  bool patient;                 /* what is far, and not reached at once, is waited for */
+  bool patient;                 /* remote layers not reached at once are waited for */
   struct run_list open;         /* still unresolved, in order; as the layer before this
                                    one has answered */
   struct run_list next_open;    /* ranges that the layer leaves open */
   struct run_list found;        /* all answers so far, unsorted */
 
-  /* What far layers have said together: those before `asked' that are left to be looked
-   * at, in order. */
+  /* What remote layers have said together: those before `asked' that are left to be
+   * looked at, in order. */
   struct table_part *parts;
   size_t nr_parts, room_parts, next_part;
   unsigned asked;
@@ -241,7 +241,7 @@ read_part (const struct layer *layer, uint64_t start, uint64_t end,
   return storage_read (layer->file, part->entries, part->bytes, offset);
 }
 
-/* --- asking many far layers at once --- */
+/* --- asking many remote layers at once --- */
 
 /* So many bytes of entries are asked for before it is known which of them are needed. */
 #define MOST_ASKED (UINT64_C (4) << 20)
@@ -253,9 +253,9 @@ layer_of (const struct layers_view *v, unsigned i)
 }
 
 static bool
-is_far (const struct layer *layer)
+is_remote (const struct layer *layer)
 {
-  return layer->image && storage_is_far (layer->file);
+  return layer->image && storage_is_remote (layer->file);
 }
 
 /* Is the L1 table in memory? */
@@ -361,9 +361,10 @@ ask_l2 (const struct layers_view *v, struct resolve *r, const struct be64 *l1,
       r->parts[i].known = ranges[n++].done;
 }
 
-/* Asks layer FIRST and the far ones below it for all that is open now, at the same time,
- * so that a deep chain takes no longer than one layer.  Most answers may turn out not to
- * be needed: what is asked for is limited, and what fails is asked again when needed. */
+/* Asks layer FIRST and the remote ones below it for all that is open now, at the same
+ * time, so that a deep chain takes no longer than one layer.  Most answers may turn out
+ * not to be needed: what is asked for is limited, and what fails is asked again when
+ * needed. */
 static void
 ask_layers (const struct layers_view *v, struct resolve *r, unsigned first)
 {
@@ -374,7 +375,7 @@ ask_layers (const struct layers_view *v, struct resolve *r, unsigned first)
 
   free_parts (r);
   for (i = first; i < v->to && bytes < MOST_ASKED; i++)
-    if (is_far (layer_of (v, i)) && plan_layer (r, layer_of (v, i), i, &bytes) == -1)
+    if (is_remote (layer_of (v, i)) && plan_layer (r, layer_of (v, i), i, &bytes) == -1)
       break;
   r->asked = i + (i == first);
   ranges = calloc (r->nr_parts + 1, sizeof *ranges);
@@ -437,7 +438,7 @@ take_table (struct resolve *r, size_t *i)
   for (n = *i + 1; n < r->open.n && open[n].start < table_end; n++)
     ;
   end = min64 (run_end (&open[n - 1]), table_end);
-  if (part == NULL && !r->patient && is_far (r->layer))
+  if (part == NULL && !r->patient && is_remote (r->layer))
     return -1;
   if (part == NULL) {
     ret = read_part (r->layer, open[*i].start, end, &own);
@@ -582,7 +583,7 @@ resolve_range (const struct layers_view *v, struct resolve *r, uint64_t start,
   for (i = v->from; i < v->to && r->open.n > 0; i++) {
     r->index = i;
     r->layer = layer_of (v, i);
-    if (i >= r->asked && is_far (r->layer))
+    if (i >= r->asked && is_remote (r->layer))
       ask_layers (v, r, i);
     if (take_layer (r) == -1)
       return -1;
@@ -653,10 +654,10 @@ peek (void *opaque, uint64_t slice, unsigned unit, unsigned max,
 #define MAX_PEEK_LAYERS 4
 
 static bool
-any_far (const struct layers_view *v)
+any_remote (const struct layers_view *v)
 {
   for (unsigned i = v->from; i < v->to; i++)
-    if (is_far (v->layers->layers[i]))
+    if (is_remote (v->layers->layers[i]))
       return true;
   return false;
 }
@@ -666,7 +667,7 @@ slow_slices (void *opaque)
 {
   const struct layers_view *v = opaque;
 
-  return any_far (v) ? div_up (v->disk_size, (uint64_t) v->units << v->unit_bits) : 0;
+  return any_remote (v) ? div_up (v->disk_size, (uint64_t) v->units << v->unit_bits) : 0;
 }
 
 static unsigned
@@ -829,7 +830,7 @@ new_view (struct layers *s, unsigned from, unsigned to, struct map *map,
   v->together = slices_together (v, slice_size);
 
   v->space = map_space_new (map, unit_bits, v->units, 0,
-                            to - from <= MAX_PEEK_LAYERS || any_far (v)
+                            to - from <= MAX_PEEK_LAYERS || any_remote (v)
                             ? &layers_map_ops : &long_chain_map_ops, v);
   if (v->space == NULL) {
     report_error ("map_space_new: %m");

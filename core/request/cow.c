@@ -310,7 +310,7 @@ is_hole (struct cow *c, uint64_t host, uint64_t len)
   const struct image *image = c->v->image;
   uint64_t n = len;
 
-  return image->data != NULL && !storage_is_far (image->data) &&
+  return image->data != NULL && !storage_is_remote (image->data) &&
     !guestdata_is_encrypted (image->guestdata) &&
     storage_hole (image->data, host, &n) && n == len;
 }

@@ -49,7 +49,8 @@ lookup (const struct view *v, uint64_t offset, uint64_t len, struct run *run)
   bool unsettled = false;
 
   if (v->w) {
-    if (__builtin_expect (v->far, 0) && !v->single && l2_lookup_reads (v->w->l2, offset))
+    if (__builtin_expect (v->remote, 0) && !v->single &&
+        l2_lookup_reads (v->w->l2, offset))
       layers_lookup_soon (v->lower, offset);
     if (l2_lookup (v->w->l2, offset, len, run) == -1)
       return -1;
@@ -76,39 +77,39 @@ struct piece {
 };
 
 /* Pieces that are read together. */
-struct far_pieces {
+struct remote_pieces {
   unsigned n;
   struct storage_range ranges[32];
 };
-#define MOST_FAR_PIECES (sizeof ((struct far_pieces *) NULL)->ranges / \
-                         sizeof (struct storage_range))
+#define MOST_REMOTE_PIECES (sizeof ((struct remote_pieces *) NULL)->ranges / \
+                            sizeof (struct storage_range))
 
 static int
-read_far (struct far_pieces *far)
+read_remote (struct remote_pieces *remote)
 {
-  const unsigned n = far->n;
+  const unsigned n = remote->n;
 
-  far->n = 0;
-  return n > 0 ? storage_read_many (far->ranges, n) : 0;
+  remote->n = 0;
+  return n > 0 ? storage_read_many (remote->ranges, n) : 0;
 }
 
-/* Reads the piece, or leaves it to read_far. */
+/* Reads the piece, or leaves it to read_remote. */
 static int
-read_piece (struct piece *p, struct far_pieces *far)
+read_piece (struct piece *p, struct remote_pieces *remote)
 {
   struct storage *file;
 
   if (p->len == 0)
     return 0;
-  file = guestdata_far_file (p->guestdata);
+  file = guestdata_remote_file (p->guestdata);
   if (__builtin_expect (file == NULL, 1)) {
     if (guestdata_read (p->guestdata, p->buf, p->len, p->host, p->guest) == -1)
       return -1;
   }
   else {
-    if (far->n == MOST_FAR_PIECES && read_far (far) == -1)
+    if (remote->n == MOST_REMOTE_PIECES && read_remote (remote) == -1)
       return -1;
-    far->ranges[far->n++] = (struct storage_range) {
+    remote->ranges[remote->n++] = (struct storage_range) {
       .storage = file, .buf = p->buf, .count = p->len, .offset = p->host,
     };
   }
@@ -139,10 +140,10 @@ read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
            struct readahead_request *request)
 {
   struct piece piece = { 0 };
-  struct far_pieces far;
+  struct remote_pieces remote;
   struct run run;
 
-  far.n = 0;
+  remote.n = 0;
   while (count > 0) {
     if (lookup (v, offset, count, &run) == -1)
       return -1;
@@ -158,7 +159,7 @@ read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
         piece.len += run.len;
         break;
       }
-      if (read_piece (&piece, &far) == -1)
+      if (read_piece (&piece, &remote) == -1)
         return -1;
       piece = (struct piece) { guestdata, buf, run.len, run.host, offset };
       break;
@@ -180,7 +181,7 @@ read_runs (const struct view *v, char *buf, uint64_t count, uint64_t offset,
     offset += run.len;
     count -= run.len;
   }
-  return read_piece (&piece, &far) == -1 ? -1 : read_far (&far);
+  return read_piece (&piece, &remote) == -1 ? -1 : read_remote (&remote);
 }
 
 int

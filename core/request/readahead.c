@@ -504,12 +504,12 @@ readahead_touch (struct readahead_request *q, const struct view *v, uint64_t at,
 
 /* Can the data of other layers take longer than that of LAYER? */
 static bool
-others_are_far (const struct layers *layers, unsigned layer)
+others_are_remote (const struct layers *layers, unsigned layer)
 {
-  if (storage_is_far (layers_file (layers, layer)))
+  if (storage_is_remote (layers_file (layers, layer)))
     return false;
   for (unsigned i = 0; i < layers_count (layers); i++)
-    if (storage_is_far (layers_file (layers, i)))
+    if (storage_is_remote (layers_file (layers, i)))
       return true;
   return false;
 }
@@ -522,7 +522,7 @@ readahead_help (struct readahead_request *q, const struct view *v, unsigned laye
   struct job job;
   bool silent, any;
 
-  if (others_are_far (v->layers, layer))
+  if (others_are_remote (v->layers, layer))
     return;
   {
     LOCK_FOR_BLOCK (&r->lock);

@@ -37,7 +37,7 @@ extern void readahead_free (struct readahead *);
  * has threads of its own. */
 extern void readahead_allow (struct readahead *);
 
-/* Ends all threads, and waits for them, but for no far server.  The next request may
+/* Ends all threads, and waits for them, but for no remote server.  The next request may
  * start threads again.  For one caller at a time; requests may be running. */
 extern void readahead_end (struct readahead *);
 

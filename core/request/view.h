@@ -62,7 +62,7 @@ struct view {
   struct writable *w;                   /* NULL: read-only */
   bool single;                          /* one layer alone: ranges that it does not
                                            contain are UNALLOCATED */
-  bool far;                             /* the image is written and far: meanwhile the
+  bool remote;                          /* the image is written and remote: meanwhile the
                                            layers below can be asked, too */
   struct cluster_cache *cluster_cache;            /* cache of decompressed clusters */
   struct readahead *readahead;          /* what decompresses clusters ahead of readers */

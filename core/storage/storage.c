@@ -221,7 +221,7 @@ storage_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
 }
 
 bool
-storage_is_far (const struct storage *s)
+storage_is_remote (const struct storage *s)
 {
   return s->ops->read_begin != NULL;
 }
@@ -658,7 +658,7 @@ storage_hole_ahead (struct storage *s, struct storage_holes *known, uint64_t off
   bool hole;
 
   /* A host tells of one part at a time, at once. */
-  if (!storage_is_far (s))
+  if (!storage_is_remote (s))
     return storage_hole (s, offset, len);
   if (needs_no_answer (s, offset, &hole))
     return hole;

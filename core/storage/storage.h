@@ -147,8 +147,8 @@ extern int storage_read (struct storage *, void *buf, uint64_t count,
                          uint64_t offset);
 
 /* Do reads take long, and many at once no longer than one?  (They travel over a link.) */
-extern bool storage_is_far (const struct storage *);
-/* Many reads, of any storages.  Those of far ones are in flight at the same time. */
+extern bool storage_is_remote (const struct storage *);
+/* Many reads, of any storages.  Those of remote ones are in flight at the same time. */
 struct storage_range {
   struct storage *storage;
   void *buf;
@@ -159,7 +159,7 @@ struct storage_range {
   void *pending;                /* private */
 };
 extern int storage_read_many (struct storage_range *, size_t n);
-/* Does only those that are far and need not wait for a lost connection.  Reports
+/* Does only those that are remote and need not wait for a lost connection.  Reports
  * nothing. */
 extern void storage_try_many (struct storage_range *, size_t n);
 
@@ -259,8 +259,8 @@ struct storage_holes {
 /* ONE: an answer should describe one part only. */
 extern void storage_holes_begin (struct storage_holes *, bool one);
 /* The same as storage_hole, for those who go through a storage in order, up to END.  If
- * it is far, they wait for one answer about as much as possible, and KNOWN keeps the rest
- * of it.  As the mapping may change meanwhile, OFFSET has to be a place that always
+ * it is remote, they wait for one answer about as much as possible, and KNOWN keeps the
+ * rest of it.  As the mapping may change meanwhile, OFFSET has to be a place that always
  * contains the same part of the disk. */
 extern bool storage_hole_ahead (struct storage *, struct storage_holes *known,
                                 uint64_t offset, uint64_t end, uint64_t *len);

@@ -3,7 +3,7 @@
  * Does anybody still want what this thread works on?
  *
  * Threads that work ahead of requests have no client who could go away.  When they are to
- * end, they must not wait for a far server that is away.
+ * end, they must not wait for a remote server that is away.
  */
 
 #ifndef QCOW2_UNWANTED_H

@@ -55,7 +55,7 @@ shown_by_base (const struct trial *t, const struct blob *file, bool leaks_allowe
 {
   struct blob b;
 
-  /* (A far server shows zeros behind the end of its file.) */
+  /* (A remote server shows zeros behind the end of its file.) */
   if (t->below.raw)
     return blob_resized (file, reach_server () ? max64 (file->len, t->spec.size)
                          : file->len);

@@ -62,9 +62,9 @@ begin (struct attempt *r, struct death *d, const struct attempt_image *t,
   attempt_begin (r, t, name, k);
   d->attempt = r;
   d->lost = false;
-  d->before = farserver_kills (reach_server ());
+  d->before = remoteserver_kills (reach_server ());
   rng_init (&d->rng, t->work_seed, 1000 + k);
-  farserver_reborn (reach_server (), reborn, d);
+  remoteserver_reborn (reach_server (), reborn, d);
   if (attempt_come (r) != 0)
     FAIL ("connect failed");
 }
@@ -75,13 +75,13 @@ end (struct attempt *r, const struct death *d)
 {
   const bool lost = d->lost;
 
-  farserver_kill_after (reach_server (), UINT64_MAX, FAR_ANSWERED);
+  remoteserver_kill_after (reach_server (), UINT64_MAX, REMOTE_ANSWERED);
   if (attempt_leave (r) != 0)
     r->lost = true;             /* together with what the core had in memory */
   else if (lost)
     FAIL ("leaving after a loss says that all is well");
   attempt_close (r);
-  farserver_rest (reach_server ());
+  remoteserver_rest (reach_server ());
   attempt_judge_some (r, "after a death");
   if (attempt_open (r) != 0 || attempt_come (r) != 0)
     FAIL ("the image cannot be written again");
@@ -90,7 +90,7 @@ end (struct attempt *r, const struct death *d)
     FAIL ("the image cannot be flushed again: %m");
   attempt_read_all (r, "opened again");
   attempt_judge (r, CUT_NOTHING, true, "opened again");
-  farserver_reborn (reach_server (), NULL, NULL);
+  remoteserver_reborn (reach_server (), NULL, NULL);
   attempt_end (r);
 }
 
@@ -104,7 +104,7 @@ step_at_rest (struct attempt *r, const struct attempt_request *q, unsigned char 
 
   if (err == 0 && rng_below (&r->cut_rng, 4) == 0) {
     err = attempt_execute (r, &flush, buf);
-    farserver_kill (reach_server ());
+    remoteserver_kill (reach_server ());
     nr_rests++;
   }
   if (err != 0)
@@ -138,7 +138,7 @@ struct worker {
 static bool
 is_dead (const struct death *d)
 {
-  return farserver_kills (reach_server ()) > d->before;
+  return remoteserver_kills (reach_server ()) > d->before;
 }
 
 /* Carries out one request.  FAILED: a flush of this client has failed. */
@@ -186,7 +186,7 @@ work (void *opaque)
 static void
 run_killed (const struct attempt_image *t, struct rng *rng, uint64_t k, unsigned threads)
 {
-  const enum farmoment moment = rng_below (rng, 3);
+  const enum remotemoment moment = rng_below (rng, 3);
   struct worker workers[MANY];
   struct pieces pieces;
   struct attempt r;
@@ -196,7 +196,7 @@ run_killed (const struct attempt_image *t, struct rng *rng, uint64_t k, unsigned
   pieces_make (&pieces, rng, t->spec.size, t->spec.cluster_size, 512, threads, false);
   for (unsigned i = 0; i < pieces.owners; i++)
     workers[i] = (struct worker) { .r = &r, .d = &d, .pieces = &pieces, .id = i };
-  farserver_kill_after (reach_server (), k, moment);
+  remoteserver_kill_after (reach_server (), k, moment);
   if (pieces.owners == 1)
     work (&workers[0]);
   else

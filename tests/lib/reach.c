@@ -4,7 +4,7 @@
  *
  * A test makes its images as files, and says what the core opens in terms of files.  If
  * QCOW2_TEST_STORAGE=nbd is in the environment, the core gets NBD URIs instead, of a
- * server in this process (farserver.c) that serves these files; and headers name other
+ * server in this process (remoteserver.c) that serves these files; and headers name other
  * files by URI, for the core as well as for QEMU.  What hooks do to a file, they then do
  * behind the server.
  *
@@ -25,14 +25,14 @@ struct uri {
   char *path, *text;
 };
 
-static struct farserver *server;
-static struct farmanners manners;
+static struct remoteserver *server;
+static struct remotemanners manners;
 static char socket_path[64], prefix[100];
 static const char *const allowed[] = { prefix };
 static struct uri uris[32];
 static unsigned nr_uris;
 
-struct farserver *
+struct remoteserver *
 reach_server (void)
 {
   return server;
@@ -50,7 +50,7 @@ reach_begin (const char *dir)
   snprintf (socket_path, sizeof socket_path, "/tmp/qcow2-far.%d", (int) getpid ());
   snprintf (prefix, sizeof prefix, "nbd+unix:///?socket=%s", socket_path);
   unlink (socket_path);
-  server = farserver_start (socket_path, dir);
+  server = remoteserver_start (socket_path, dir);
 }
 
 void
@@ -58,7 +58,7 @@ reach_end (void)
 {
   if (server == NULL)
     return;
-  farserver_stop (server);
+  remoteserver_stop (server);
   server = NULL;
   unlink (socket_path);
   while (nr_uris > 0) {
@@ -74,7 +74,7 @@ reach_open_descriptors (void)
   DIR *dir;
 
   if (server)
-    farserver_rest (server);
+    remoteserver_rest (server);
   dir = opendir ("/proc/self/fd");
   CHECK (dir != NULL);
   while (readdir (dir))
@@ -88,9 +88,9 @@ reach_choose_manners (struct rng *rng)
 {
   if (server == NULL)
     return;
-  manners = farserver_random_manners (rng);
-  farserver_behave (server, &manners);
-  farmanners_print (&manners);
+  manners = remoteserver_random_manners (rng);
+  remoteserver_behave (server, &manners);
+  remotemanners_print (&manners);
 }
 
 bool
@@ -158,7 +158,7 @@ void
 reach_hook (const char *path, const struct storage_hooks *hooks)
 {
   if (server)
-    farserver_hooks (server, path, hooks);
+    remoteserver_hooks (server, path, hooks);
 }
 
 const char *

@@ -8,10 +8,10 @@
 
 #include "check/check.h"
 #include "disk/disk.h"
-#include "lib/farserver.h"
+#include "lib/remoteserver.h"
 
 /* The server, or NULL: images are opened as files. */
-extern struct farserver *reach_server (void);
+extern struct remoteserver *reach_server (void);
 
 /* Begins to serve the files in the directory DIR (absolute) if the environment says so
  * (images_enter calls this), and stops. */

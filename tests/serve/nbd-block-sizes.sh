@@ -17,8 +17,8 @@ truncate -s 32M "$tmp/far"
 start_engine ()
 {
   rm -f "$sockdir/far.sock"
-  start_daemon far "$python" "$srcdir/lib/farserver.py" "$sockdir/far.sock" "$tmp/far" \
-    --minimum "$minimum" --maximum "$maximum" --delay 0.001
+  start_daemon far "$python" "$srcdir/lib/remoteserver.py" "$sockdir/far.sock" \
+    "$tmp/far" --minimum "$minimum" --maximum "$maximum" --delay 0.001
   await_daemon far test -S "$sockdir/far.sock"
 }
 

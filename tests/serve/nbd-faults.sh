@@ -33,7 +33,7 @@ LOST = ("drop", "done", "half", "garbage", "crash", "ESHUTDOWN")
 
 shutil.copy(tmp + "/new", far)
 server = subprocess.Popen(
-    [os.environ["python"], os.environ["srcdir"] + "/lib/farserver.py", sock, far],
+    [os.environ["python"], os.environ["srcdir"] + "/lib/remoteserver.py", sock, far],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 atexit.register(server.kill)

@@ -61,8 +61,8 @@ echo "$n connections refused"
 
 # One that is silent on more connections than one holds up no request for as long as
 # connect-timeout= says, an hour.
-start_daemon quiet "$python" "$srcdir/lib/farserver.py" "$sockdir/quiet.sock" "$tmp/far" \
-  --multi-conn --answer 1 --delay 0.01
+start_daemon quiet "$python" "$srcdir/lib/remoteserver.py" "$sockdir/quiet.sock" \
+  "$tmp/far" --multi-conn --answer 1 --delay 0.01
 await_daemon quiet test -S "$sockdir/quiet.sock"
 start_nbdkit "nbd+unix:///?socket=$sockdir/quiet.sock" lock=false connect-timeout=3600
 nbdsh_run -c - <<'PY'

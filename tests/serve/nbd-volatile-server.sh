@@ -16,8 +16,8 @@ truncate -s 32M "$tmp/far"
 start_engine ()
 {
   rm -f "$sockdir/far.sock"
-  start_daemon far "$python" "$srcdir/lib/farserver.py" "$sockdir/far.sock" "$tmp/far" \
-    --seed "$RANDOM" "$how_far"
+  start_daemon far "$python" "$srcdir/lib/remoteserver.py" "$sockdir/far.sock" \
+    "$tmp/far" --seed "$RANDOM" "$how_far"
   await_daemon far test -S "$sockdir/far.sock"
 }
 

@@ -39,7 +39,8 @@ far ()
 }
 
 # sent LEAST MOST MOST-FLUSHES MOST-QUESTIONS: the writes, and between how many bytes, in
-# how many flushes, the far server receives for them, and how often it is asked for zeros.
+# how many flushes, the remote server receives for them, and how often it is asked for
+# zeros.
 sent ()
 {
   start_nbdkit "$far" lock=false

@@ -103,14 +103,14 @@ __wrap_cluster_cache_ahead (struct cluster_cache *c, struct storage *file,
 /* Is the file "a.qcow2" said to be behind a link? */
 static atomic_bool pretended;
 
-extern bool __real_storage_is_far (const struct storage *);
-extern bool __wrap_storage_is_far (const struct storage *);
+extern bool __real_storage_is_remote (const struct storage *);
+extern bool __wrap_storage_is_remote (const struct storage *);
 
 bool
-__wrap_storage_is_far (const struct storage *s)
+__wrap_storage_is_remote (const struct storage *s)
 {
   return (pretended && strstr (storage_path (s), "a.qcow2")) ||
-    __real_storage_is_far (s);
+    __real_storage_is_remote (s);
 }
 
 /* --- the image --- */
@@ -405,7 +405,7 @@ test_waiting (void)
 
 /* A reader that waits for a cluster here is not to wait for one that is far. */
 static void
-test_far (void)
+test_remote (void)
 {
   char *const below = path;
   pthread_t t;
@@ -680,7 +680,7 @@ main (void)
   test_busy ();
   test_faults ();
   test_waiting ();
-  test_far ();
+  test_remote ();
   test_end ();
   test_rest ();
   test_pin ();

@@ -8,8 +8,8 @@
  * finds the same holes as with older ones.  (Here, libnbd's functions for 32 bits stand in
  * for these.)
  *
- * The server is in this process (lib/farserver); libnbd's functions are replaced where the
- * plugin loads them.
+ * The server is in this process (lib/remoteserver); libnbd's functions are replaced where
+ * the plugin loads them.
  */
 
 #include <config.h>
@@ -21,7 +21,7 @@
 
 #include "storage/nbdlib.h"
 #include "storage/storage.h"
-#include "lib/farserver.h"
+#include "lib/remoteserver.h"
 #include "lib/images.h"
 #include "lib/reach.h"
 #include "lib/stubs.h"
@@ -30,7 +30,7 @@
 #define SIZE (8 * MIB)
 
 static char *uri;
-static struct farserver *server;
+static struct remoteserver *server;
 
 /* --- memory that fails (the linker's --wrap), for the thread of the test --- */
 
@@ -148,7 +148,7 @@ is_refused (int err, const char *text)
   quiet_errors = false;
   CHECK (error_count () == errors + 1);
   CHECK (strstr (last_error (), "far") && strstr (last_error (), text));
-  farserver_rest (server);
+  remoteserver_rest (server);
   CHECK (reach_open_descriptors () == descriptors);
   lib = real;
   storage_close (open_export ());
@@ -209,7 +209,7 @@ test_no_memory (void)
     else
       CHECK (no_memory && errno == ENOMEM && last_error ()[0] != '\0');
     failed += r == -1;
-    farserver_rest (server);
+    remoteserver_rest (server);
     CHECK (reach_open_descriptors () == descriptors);
     if (!no_memory)
       break;
@@ -317,8 +317,8 @@ test_long_extents (void)
 int
 main (void)
 {
-  const struct farmanners manners = {
-    .fast = FAR_FAST, .multi_conn = true, .status = true, .minimum = 1, .maximum = 4 * MIB,
+  const struct remotemanners manners = {
+    .fast = REMOTE_FAST, .multi_conn = true, .status = true, .minimum = 1, .maximum = 4 * MIB,
   };
   char socket[64], data[65536], *dir, *path;
   const char *why;
@@ -337,9 +337,9 @@ main (void)
   snprintf (socket, sizeof socket, "/tmp/qcow2-link.%d", (int) getpid ());
   unlink (socket);
   CHECK (asprintf (&uri, "nbd+unix:///far?socket=%s", socket) > 0);
-  server = farserver_start (socket, dir);
-  farserver_behave (server, &manners);
-  farserver_hooks (server, path, &without_sync);
+  server = remoteserver_start (socket, dir);
+  remoteserver_behave (server, &manners);
+  remoteserver_hooks (server, path, &without_sync);
   CHECK (__real_nbdlib_load (&real, &why) == 0);
   lib = real;
 
@@ -348,7 +348,7 @@ main (void)
   test_no_memory ();
   test_long_extents ();
 
-  farserver_stop (server);
+  remoteserver_stop (server);
   unlink (socket);
   free (uri);
   free (path);

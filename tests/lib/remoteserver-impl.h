@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What the parts of the NBD server share: farserver.c, farhello.c.
+ * What the parts of the NBD server share: remoteserver.c, remotehello.c.
  */
 
 #ifndef TEST_FARSERVER_IMPL_H
@@ -10,35 +10,35 @@
 #include <stddef.h>
 
 #include "util/bytes.h"
-#include "lib/farserver.h"
+#include "lib/remoteserver.h"
 
 /* A client's connection. */
-struct farclient {
-  struct farserver *server;
+struct remoteclient {
+  struct remoteserver *server;
   int fd;
-  struct farfile *file;         /* NULL: none was asked for */
+  struct remotefile *file;      /* NULL: none was asked for */
   /* Agreed in the handshake. */
-  struct farmanners manners;
+  struct remotemanners manners;
   bool structured, status;
   /* Held while a request is received, and while a reply is sent. */
   pthread_mutex_t in, out;
   /* Guarded by the server's lock. */
   unsigned threads;
-  struct farclient *next;
+  struct remoteclient *next;
 };
 
 /* The context that block status is about. */
-#define FAR_CONTEXT_ID 1
+#define REMOTE_CONTEXT_ID 1
 
 /* Transfer all of it.  False: the connection is gone. */
-extern bool farclient_receive (struct farclient *, void *, size_t);
-extern bool farclient_send (struct farclient *, const void *, size_t);
+extern bool remoteclient_receive (struct remoteclient *, void *, size_t);
+extern bool remoteclient_send (struct remoteclient *, const void *, size_t);
 
 /* Opens the file NAME for the client.  False: there is none. */
-extern bool farclient_open (struct farclient *, const char *name);
-extern uint64_t farclient_size (const struct farclient *);
+extern bool remoteclient_open (struct remoteclient *, const char *name);
+extern uint64_t remoteclient_size (const struct remoteclient *);
 
 /* Everything before the first request.  False: the client wants no more. */
-extern bool farclient_hello (struct farclient *);
+extern bool remoteclient_hello (struct remoteclient *);
 
 #endif /* TEST_FARSERVER_IMPL_H */

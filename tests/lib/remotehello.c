@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "lib/farserver-impl.h"
+#include "lib/remoteserver-impl.h"
 
 enum {
   OPT_EXPORT_NAME = 1, OPT_ABORT = 2, OPT_GO = 7, OPT_STRUCTURED_REPLY = 8,
@@ -35,7 +35,7 @@ struct option {
 };
 
 static bool
-reply (struct farclient *c, const struct option *o, uint32_t type, const void *data,
+reply (struct remoteclient *c, const struct option *o, uint32_t type, const void *data,
        uint32_t len)
 {
   const struct { struct be64 magic; struct be32 option, type, len; }
@@ -43,15 +43,16 @@ reply (struct farclient *c, const struct option *o, uint32_t type, const void *d
     put64 (UINT64_C (0x3e889045565a9)), put32 (o->type), put32 (type), put32 (len),
   };
 
-  return farclient_send (c, &header, sizeof header) && farclient_send (c, data, len);
+  return remoteclient_send (c, &header, sizeof header) &&
+         remoteclient_send (c, data, len);
 }
 
 static uint16_t
-flags_of (const struct farmanners *m)
+flags_of (const struct remotemanners *m)
 {
   return FLAG_HAS_FLAGS | FLAG_FLUSH | FLAG_TRIM | (m->no_fua ? 0 : FLAG_FUA) |
     (m->no_zero ? 0 : FLAG_ZERO) |
-    (m->no_zero || m->fast == FAR_NOT_FAST ? 0 : FLAG_FAST_ZERO) |
+    (m->no_zero || m->fast == REMOTE_NOT_FAST ? 0 : FLAG_FAST_ZERO) |
     (m->no_cache ? 0 : FLAG_CACHE) |
     (m->multi_conn ? FLAG_MULTI_CONN : 0);
 }
@@ -74,7 +75,7 @@ take_string (char *p, char *end, char *string, size_t size)
 }
 
 static bool
-go (struct farclient *c, struct option *o, bool *agreed)
+go (struct remoteclient *c, struct option *o, bool *agreed)
 {
   struct { struct be16 what; struct be64 size; struct be16 flags; }
     __attribute__ ((packed)) export;
@@ -84,10 +85,10 @@ go (struct farclient *c, struct option *o, bool *agreed)
 
   if (take_string (o->data, o->data + o->len, name, sizeof name) == NULL)
     return reply (c, o, REP_ERR_INVALID, NULL, 0);
-  if (!farclient_open (c, name))
+  if (!remoteclient_open (c, name))
     return reply (c, o, REP_ERR_UNKNOWN, NULL, 0);
   export.what = put16 (0);
-  export.size = put64 (farclient_size (c));
+  export.size = put64 (remoteclient_size (c));
   export.flags = put16 (flags_of (&c->manners));
   blocks.what = put16 (3);
   blocks.minimum = put32 (c->manners.minimum);
@@ -99,11 +100,11 @@ go (struct farclient *c, struct option *o, bool *agreed)
 }
 
 static bool
-set_context (struct farclient *c, struct option *o)
+set_context (struct remoteclient *c, struct option *o)
 {
   const struct { struct be32 id; char name[sizeof CONTEXT]; }
     __attribute__ ((packed)) context = {
-    put32 (FAR_CONTEXT_ID), CONTEXT
+    put32 (REMOTE_CONTEXT_ID), CONTEXT
   };
   char *end = o->data + o->len, name[256];
   char *p = take_string (o->data, end, name, sizeof name);
@@ -120,17 +121,17 @@ set_context (struct farclient *c, struct option *o)
 
 /* *AGREED: what follows are requests. */
 static bool
-one_option (struct farclient *c, bool *agreed)
+one_option (struct remoteclient *c, bool *agreed)
 {
   struct { char magic[8]; struct be32 type, len; } header;
   struct option o;
 
-  if (!farclient_receive (c, &header, sizeof header) ||
+  if (!remoteclient_receive (c, &header, sizeof header) ||
       memcmp (header.magic, OPTION_MAGIC, 8) != 0 || get32 (header.len) > 4096)
     return false;
   o.type = get32 (header.type);
   o.len = get32 (header.len);
-  if (!farclient_receive (c, o.data, o.len))
+  if (!remoteclient_receive (c, o.data, o.len))
     return false;
   o.data[o.len] = '\0';
   switch (o.type) {
@@ -155,7 +156,7 @@ one_option (struct farclient *c, bool *agreed)
 }
 
 bool
-farclient_hello (struct farclient *c)
+remoteclient_hello (struct remoteclient *c)
 {
   struct { char magic[16]; struct be16 flags; } __attribute__ ((packed)) hello;
   struct be32 flags;
@@ -163,8 +164,8 @@ farclient_hello (struct farclient *c)
 
   memcpy (hello.magic, "NBDMAGICIHAVEOPT", 16);
   hello.flags = put16 (1 | 2);  /* fixed newstyle; without zeros */
-  if (!farclient_send (c, &hello, sizeof hello) ||
-      !farclient_receive (c, &flags, sizeof flags))
+  if (!remoteclient_send (c, &hello, sizeof hello) ||
+      !remoteclient_receive (c, &flags, sizeof flags))
     return false;
   while (!agreed)
     if (!one_option (c, &agreed))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An NBD server that misbehaves as it is told.
 
-farserver.py SOCKET FILE [options]
+remoteserver.py SOCKET FILE [options]
 
 It has a volatile cache: what was written is in FILE only after a flush (or FUA), or when
 the server likes to, a few blocks at a time in any order.  If it is killed, the rest is

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "util/cleanup.h"
-#include "lib/farserver-impl.h"
+#include "lib/remoteserver-impl.h"
 #include "lib/shortage.h"
 
 #define ROOM (UINT64_C (64) << 20)
@@ -39,9 +39,9 @@
 #define MAX_FULL 16
 #define LONGEST_LOOK (UINT64_C (8) << 20)
 
-struct farfile {
+struct remotefile {
   char *path;                   /* constant */
-  struct farfile *next;         /* constant */
+  struct remotefile *next;      /* constant */
   const struct storage_hooks *hooks;
   struct storage *storage;      /* NULL if it has no users */
   uint64_t size;                /* of the export, while it has users */
@@ -51,20 +51,20 @@ struct farfile {
   struct { uint64_t offset, count; } full[MAX_FULL];
 };
 
-struct farserver {
+struct remoteserver {
   int fd;                       /* constant */
   const char *dir;              /* constant */
   pthread_t thread;             /* constant */
 
   pthread_mutex_t lock;
   pthread_cond_t left;          /* a client has gone */
-  struct farmanners manners;
-  struct farfile *files;
-  struct farclient *clients;
+  struct remotemanners manners;
+  struct remotefile *files;
+  struct remoteclient *clients;
   bool dead;                    /* killed, and not reborn */
   unsigned kills;
   uint64_t countdown;           /* of requests until it is killed; UINT64_MAX: is not */
-  enum farmoment moment;
+  enum remotemoment moment;
   void (*reborn) (void *);
   void *opaque;
 };
@@ -72,7 +72,7 @@ struct farserver {
 /* --- the connection --- */
 
 bool
-farclient_receive (struct farclient *c, void *buf, size_t n)
+remoteclient_receive (struct remoteclient *c, void *buf, size_t n)
 {
   ssize_t r;
 
@@ -85,7 +85,7 @@ farclient_receive (struct farclient *c, void *buf, size_t n)
 }
 
 bool
-farclient_send (struct farclient *c, const void *buf, size_t n)
+remoteclient_send (struct remoteclient *c, const void *buf, size_t n)
 {
   ssize_t r;
 
@@ -100,10 +100,10 @@ farclient_send (struct farclient *c, const void *buf, size_t n)
 /* --- files --- */
 
 /* With the lock held. */
-static struct farfile *
-find_file (struct farserver *s, const char *path)
+static struct remotefile *
+find_file (struct remoteserver *s, const char *path)
 {
-  struct farfile *f = s->files;
+  struct remotefile *f = s->files;
 
   while (f && strcmp (f->path, path) != 0)
     f = f->next;
@@ -118,12 +118,12 @@ find_file (struct farserver *s, const char *path)
 }
 
 bool
-farclient_open (struct farclient *c, const char *name)
+remoteclient_open (struct remoteclient *c, const char *name)
 {
-  struct farserver *s = c->server;
+  struct remoteserver *s = c->server;
   CLEANUP_FREE char *path = NULL;
   LOCK_FOR_BLOCK (&s->lock);
-  struct farfile *f;
+  struct remotefile *f;
 
   if (name[0] == '\0' || strchr (name, '/'))
     return false;
@@ -144,14 +144,14 @@ farclient_open (struct farclient *c, const char *name)
 }
 
 uint64_t
-farclient_size (const struct farclient *c)
+remoteclient_size (const struct remoteclient *c)
 {
   return c->file->size;
 }
 
 /* With the lock held. */
 static void
-close_file (struct farfile *f)
+close_file (struct remotefile *f)
 {
   if (--f->users > 0)
     return;
@@ -179,7 +179,7 @@ struct request {
 };
 
 static void
-note_full (struct farclient *c, const struct request *q)
+note_full (struct remoteclient *c, const struct request *q)
 {
   LOCK_FOR_BLOCK (&c->server->lock);
 
@@ -194,7 +194,7 @@ note_full (struct farclient *c, const struct request *q)
 
 /* Has the write just found no space with FUA?  (If so, the next one may find some.) */
 static bool
-was_full (struct farclient *c, const struct request *q)
+was_full (struct remoteclient *c, const struct request *q)
 {
   LOCK_FOR_BLOCK (&c->server->lock);
 
@@ -207,7 +207,7 @@ was_full (struct farclient *c, const struct request *q)
 }
 
 static int
-write_data (struct farclient *c, const struct request *q)
+write_data (struct remoteclient *c, const struct request *q)
 {
   const struct iovec iov = { q->data, q->len };
   const bool fua = q->flags & FLAG_FUA;
@@ -226,7 +226,7 @@ write_data (struct farclient *c, const struct request *q)
 /* New clusters have a place in an export: the file must not end before them.  (No other
  * request writes there now.) */
 static int
-write_last_zeros (struct farclient *c, const struct request *q)
+write_last_zeros (struct remoteclient *c, const struct request *q)
 {
   static const char zeros[512];
   const uint64_t n = min64 (q->len, sizeof zeros), end = q->offset + q->len;
@@ -236,7 +236,7 @@ write_last_zeros (struct farclient *c, const struct request *q)
 }
 
 static int
-write_zeros (struct farclient *c, const struct request *q)
+write_zeros (struct remoteclient *c, const struct request *q)
 {
   struct storage *s = c->file->storage;
   const uint64_t size = storage_size (s);
@@ -246,7 +246,7 @@ write_zeros (struct farclient *c, const struct request *q)
     : q->offset >= size ? 0 : min64 (q->len, size - q->offset);
   int r;
 
-  if ((q->flags & FLAG_FAST) && c->manners.fast == FAR_TOO_SLOW) {
+  if ((q->flags & FLAG_FAST) && c->manners.fast == REMOTE_TOO_SLOW) {
     errno = ENOTSUP;
     return -1;
   }
@@ -271,7 +271,7 @@ write_zeros (struct farclient *c, const struct request *q)
  * knows nothing about that.)  Behind its end there are none: an image whose clusters are
  * there would have an end before them. */
 static int
-find_hole (struct farclient *c, uint64_t offset, uint64_t *len, bool *hole)
+find_hole (struct remoteclient *c, uint64_t offset, uint64_t *len, bool *hole)
 {
   const uint64_t size = storage_size (c->file->storage);
   unsigned char block[512];
@@ -299,7 +299,7 @@ find_hole (struct farclient *c, uint64_t offset, uint64_t *len, bool *hole)
 }
 
 static int
-find_extents (struct farclient *c, struct request *q)
+find_extents (struct remoteclient *c, struct request *q)
 {
   uint64_t at = q->offset, len;
   bool hole;
@@ -317,7 +317,7 @@ find_extents (struct farclient *c, struct request *q)
 
 /* Returns 0 or an errno. */
 static uint32_t
-carry_out (struct farclient *c, struct request *q)
+carry_out (struct remoteclient *c, struct request *q)
 {
   struct storage *s = c->file->storage;
   int r = 0;
@@ -340,18 +340,18 @@ carry_out (struct farclient *c, struct request *q)
 }
 
 static bool
-answer_simply (struct farclient *c, const struct request *q, uint32_t err)
+answer_simply (struct remoteclient *c, const struct request *q, uint32_t err)
 {
   const struct { struct be32 magic, err; struct be64 cookie; } header = {
     put32 (0x67446698), put32 (err), q->cookie
   };
 
-  return farclient_send (c, &header, sizeof header) &&
-    (err != 0 || q->type != CMD_READ || farclient_send (c, q->data, q->len));
+  return remoteclient_send (c, &header, sizeof header) &&
+    (err != 0 || q->type != CMD_READ || remoteclient_send (c, q->data, q->len));
 }
 
 static bool
-answer_structured (struct farclient *c, const struct request *q, uint32_t err)
+answer_structured (struct remoteclient *c, const struct request *q, uint32_t err)
 {
   struct {
     struct be32 magic;
@@ -384,17 +384,18 @@ answer_structured (struct farclient *c, const struct request *q, uint32_t err)
   }
   else {
     header.type = put16 (5);
-    header.context = put32 (FAR_CONTEXT_ID);
+    header.context = put32 (REMOTE_CONTEXT_ID);
     more = sizeof header.context;
     rest = q->extents;
     rest_len = q->n * sizeof q->extents[0];
   }
   header.len = put32 (more + rest_len);
-  return farclient_send (c, &header, plain + more) && farclient_send (c, rest, rest_len);
+  return remoteclient_send (c, &header, plain + more) &&
+         remoteclient_send (c, rest, rest_len);
 }
 
 static bool
-answer (struct farclient *c, const struct request *q, uint32_t err)
+answer (struct remoteclient *c, const struct request *q, uint32_t err)
 {
   const bool structured = c->structured && (q->type == CMD_READ || q->type == CMD_STATUS);
   LOCK_FOR_BLOCK (&c->out);
@@ -404,7 +405,7 @@ answer (struct farclient *c, const struct request *q, uint32_t err)
 
 /* The caller frees the data. */
 static bool
-receive_request (struct farclient *c, struct request *q)
+receive_request (struct remoteclient *c, struct request *q)
 {
   struct {
     struct be32 magic;
@@ -415,7 +416,7 @@ receive_request (struct farclient *c, struct request *q)
   LOCK_FOR_BLOCK (&c->in);
 
   q->data = NULL;
-  if (!farclient_receive (c, &header, sizeof header))
+  if (!remoteclient_receive (c, &header, sizeof header))
     return false;
   CHECK (get32 (header.magic) == 0x25609513);
   q->flags = get16 (header.flags);
@@ -432,16 +433,16 @@ receive_request (struct farclient *c, struct request *q)
   CHECK (q->len <= LONGEST && q->len <= c->manners.maximum);
   q->data = malloc (q->len + 1);
   CHECK (q->data != NULL);
-  return q->type == CMD_READ || farclient_receive (c, q->data, q->len);
+  return q->type == CMD_READ || remoteclient_receive (c, q->data, q->len);
 }
 
 /* --- being killed --- */
 
 /* With the lock held. */
 static void
-kill_locked (struct farserver *s)
+kill_locked (struct remoteserver *s)
 {
-  struct farclient *c;
+  struct remoteclient *c;
 
   s->dead = true;
   s->kills++;
@@ -451,7 +452,7 @@ kill_locked (struct farserver *s)
 }
 
 void
-farserver_kill (struct farserver *s)
+remoteserver_kill (struct remoteserver *s)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -460,20 +461,20 @@ farserver_kill (struct farserver *s)
 
 /* False: the server is killed before.  *LAST: it has to be, at this moment. */
 static bool
-may_begin (struct farserver *s, bool *last)
+may_begin (struct remoteserver *s, bool *last)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
   *last = s->countdown == 0;
   if (s->countdown != UINT64_MAX)
     s->countdown--;             /* after 0: it is not killed again */
-  if (*last && s->moment == FAR_RECEIVED)
+  if (*last && s->moment == REMOTE_RECEIVED)
     kill_locked (s);
   return !s->dead;
 }
 
 static void
-perhaps_kill (struct farserver *s, bool last, enum farmoment now)
+perhaps_kill (struct remoteserver *s, bool last, enum remotemoment now)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -482,28 +483,28 @@ perhaps_kill (struct farserver *s, bool last, enum farmoment now)
 }
 
 static bool
-one_request (struct farclient *c, struct request *q)
+one_request (struct remoteclient *c, struct request *q)
 {
-  struct farserver *s = c->server;
+  struct remoteserver *s = c->server;
   uint32_t err;
   bool last, ok;
 
   if (!receive_request (c, q) || !may_begin (s, &last))
     return false;
   err = carry_out (c, q);
-  perhaps_kill (s, last, FAR_DONE);
+  perhaps_kill (s, last, REMOTE_DONE);
   ok = answer (c, q, err);
-  perhaps_kill (s, last, FAR_ANSWERED);
+  perhaps_kill (s, last, REMOTE_ANSWERED);
   return ok;
 }
 
 /* --- clients --- */
 
 static void
-leave (struct farclient *c)
+leave (struct remoteclient *c)
 {
-  struct farserver *s = c->server;
-  struct farclient **p;
+  struct remoteserver *s = c->server;
+  struct remoteclient **p;
   LOCK_FOR_BLOCK (&s->lock);
 
   if (--c->threads > 0)
@@ -523,7 +524,7 @@ leave (struct farclient *c)
 static void *
 serve (void *opaque)
 {
-  struct farclient *c = opaque;
+  struct remoteclient *c = opaque;
   struct request q;
   bool more = true;
 
@@ -537,7 +538,7 @@ serve (void *opaque)
 }
 
 static void
-start_thread (void *(*run) (void *), struct farclient *c)
+start_thread (void *(*run) (void *), struct remoteclient *c)
 {
   pthread_attr_t attr;
   pthread_t thread;
@@ -551,10 +552,10 @@ start_thread (void *(*run) (void *), struct farclient *c)
 static void *
 greet (void *opaque)
 {
-  struct farclient *c = opaque;
+  struct remoteclient *c = opaque;
 
   shortage_spare (true);
-  if (!farclient_hello (c)) {
+  if (!remoteclient_hello (c)) {
     leave (c);
     return NULL;
   }
@@ -568,7 +569,7 @@ greet (void *opaque)
 
 /* The first client after a death meets a new server. */
 static void
-be_reborn (struct farserver *s)
+be_reborn (struct remoteserver *s)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -582,9 +583,9 @@ be_reborn (struct farserver *s)
 }
 
 static void
-add_client (struct farserver *s, int fd)
+add_client (struct remoteserver *s, int fd)
 {
-  struct farclient *c = calloc (1, sizeof *c);
+  struct remoteclient *c = calloc (1, sizeof *c);
   LOCK_FOR_BLOCK (&s->lock);
 
   CHECK (c != NULL);
@@ -602,7 +603,7 @@ add_client (struct farserver *s, int fd)
 static void *
 listen_for_clients (void *opaque)
 {
-  struct farserver *s = opaque;
+  struct remoteserver *s = opaque;
   int fd;
 
   shortage_spare (true);
@@ -615,17 +616,19 @@ listen_for_clients (void *opaque)
 
 /* --- the server --- */
 
-struct farserver *
-farserver_start (const char *socket_path, const char *dir)
+struct remoteserver *
+remoteserver_start (const char *socket_path, const char *dir)
 {
-  struct farserver *s = calloc (1, sizeof *s);
+  struct remoteserver *s = calloc (1, sizeof *s);
   struct sockaddr_un addr = { .sun_family = AF_UNIX };
 
   CHECK (s != NULL && strlen (socket_path) < sizeof addr.sun_path);
   strcpy (addr.sun_path, socket_path);
   s->dir = dir;
   s->countdown = UINT64_MAX;
-  s->manners = (struct farmanners) { .status = true, .minimum = 1, .maximum = LONGEST };
+  s->manners = (struct remotemanners) {
+    .status = true, .minimum = 1, .maximum = LONGEST,
+  };
   pthread_mutex_init (&s->lock, NULL);
   pthread_cond_init (&s->left, NULL);
   s->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -637,14 +640,14 @@ farserver_start (const char *socket_path, const char *dir)
 }
 
 void
-farserver_stop (struct farserver *s)
+remoteserver_stop (struct remoteserver *s)
 {
-  struct farfile *f;
+  struct remotefile *f;
 
   shutdown (s->fd, SHUT_RDWR);
   CHECK (pthread_join (s->thread, NULL) == 0);
   close (s->fd);
-  farserver_rest (s);
+  remoteserver_rest (s);
   while ((f = s->files)) {
     s->files = f->next;
     free (f->path);
@@ -655,14 +658,14 @@ farserver_stop (struct farserver *s)
   free (s);
 }
 
-struct farmanners
-farserver_random_manners (struct rng *rng)
+struct remotemanners
+remoteserver_random_manners (struct rng *rng)
 {
   static const uint32_t minima[] = { 1, 1, 512, 4096 };
 
-  return (struct farmanners) {
+  return (struct remotemanners) {
     .no_fua = rng_below (rng, 3) == 0, .no_zero = rng_below (rng, 3) == 0,
-    .fast = rng_below (rng, 4) ? FAR_FAST : 1 + rng_below (rng, 2),
+    .fast = rng_below (rng, 4) ? REMOTE_FAST : 1 + rng_below (rng, 2),
     .no_cache = rng_below (rng, 3) == 0, .multi_conn = rng_below (rng, 2),
     .status = rng_below (rng, 2), .minimum = minima[rng_below (rng, 4)],
     .maximum = rng_below (rng, 4) ? LONGEST : 65536,
@@ -670,18 +673,18 @@ farserver_random_manners (struct rng *rng)
 }
 
 void
-farmanners_print (const struct farmanners *m)
+remotemanners_print (const struct remotemanners *m)
 {
-  printf ("far server: blocks of %" PRIu32 " to %" PRIu32 "%s%s%s%s%s%s\n", m->minimum,
+  printf ("remote server: blocks of %" PRIu32 " to %" PRIu32 "%s%s%s%s%s%s\n", m->minimum,
           m->maximum, m->no_fua ? ", no FUA" : "", m->no_zero ? ", no zeros" : "",
-          m->fast == FAR_FAST ? "" : m->fast == FAR_TOO_SLOW ? ", slow zeros"
+          m->fast == REMOTE_FAST ? "" : m->fast == REMOTE_TOO_SLOW ? ", slow zeros"
           : ", no fast zeros",
           m->no_cache ? ", no hints" : "", m->multi_conn ? ", several connections" : "",
           m->status ? ", block status" : "");
 }
 
 void
-farserver_behave (struct farserver *s, const struct farmanners *manners)
+remoteserver_behave (struct remoteserver *s, const struct remotemanners *manners)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -689,9 +692,10 @@ farserver_behave (struct farserver *s, const struct farmanners *manners)
 }
 
 void
-farserver_hooks (struct farserver *s, const char *path, const struct storage_hooks *hooks)
+remoteserver_hooks (struct remoteserver *s, const char *path,
+                    const struct storage_hooks *hooks)
 {
-  struct farfile *f;
+  struct remotefile *f;
   LOCK_FOR_BLOCK (&s->lock);
 
   f = find_file (s, path);
@@ -701,7 +705,7 @@ farserver_hooks (struct farserver *s, const char *path, const struct storage_hoo
 }
 
 void
-farserver_kill_after (struct farserver *s, uint64_t after, enum farmoment moment)
+remoteserver_kill_after (struct remoteserver *s, uint64_t after, enum remotemoment moment)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -710,7 +714,7 @@ farserver_kill_after (struct farserver *s, uint64_t after, enum farmoment moment
 }
 
 void
-farserver_reborn (struct farserver *s, void (*reborn) (void *), void *opaque)
+remoteserver_reborn (struct remoteserver *s, void (*reborn) (void *), void *opaque)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -719,7 +723,7 @@ farserver_reborn (struct farserver *s, void (*reborn) (void *), void *opaque)
 }
 
 void
-farserver_rest (struct farserver *s)
+remoteserver_rest (struct remoteserver *s)
 {
   LOCK_FOR_BLOCK (&s->lock);
 
@@ -728,7 +732,7 @@ farserver_rest (struct farserver *s)
 }
 
 unsigned
-farserver_kills (struct farserver *s)
+remoteserver_kills (struct remoteserver *s)
 {
   LOCK_FOR_BLOCK (&s->lock);
 

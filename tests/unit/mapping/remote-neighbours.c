@@ -81,7 +81,7 @@ main (void)
   };
 
   setenv ("QCOW2_TEST_STORAGE", "nbd", true);
-  images_enter ("far-neighbours");
+  images_enter ("remote-neighbours");
   image_create (IMAGE, &spec);
   options.path = images_path (IMAGE);
 
