@@ -15,15 +15,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "util/jsontext.h"
 #include "util/report.h"
 #include "format/luks.h"
 #include "change/amend.h"
 #include "change/edit.h"
 #include "change/keyedit.h"
 #include "img/change.h"
+#include "img/live.h"
 #include "img/newoptions.h"
 #include "img/progress.h"
+#include "img/secrets.h"
 #include "img/values.h"
 
 #define SECTOR 512
@@ -50,7 +54,7 @@ static const struct { const char *name, *text; } all[] = {
 };
 
 struct amending {
-  const char *passphrase;       /* that opens the image */
+  const char *passphrase;       /* that opens the image; in use, it is open */
   struct keyedit keys;
   bool changes_keys, changes_features, changes_size, force;
   struct amend amend;
@@ -208,14 +212,11 @@ make (void *opaque, struct disk *disk)
   return m->changes_size ? edit_disk (disk, &options, &m->edit, 1) : 0;
 }
 
+/* All that -o says. */
 static int
-amend (const struct arguments *a, struct imagefile *f, const struct secrets *s)
+read_all (const struct arguments *a, const struct secrets *s, struct amending *m)
 {
   struct key_values kv = { .n = 0 };
-  struct amending m = {
-    .passphrase = f->options.secret.passphrase, .keys = { KEYEDIT_NONE },
-    .force = is_given (a, &option_force),
-  };
   const char *text;
   unsigned i = 0;
   int r = 0;
@@ -223,16 +224,95 @@ amend (const struct arguments *a, struct imagefile *f, const struct secrets *s)
   while (r == 0 && (text = next_value (a, &option_amended, &i)))
     r = key_values_add (&kv, text, NULL);
   if (r == 0)
-    r = kv.n == 0 ? refuse ("-o is required: what is to change")
-      : read_options (&kv, s, &m);
-  if (r == 0) {
-    progress_begin (a, false);
-    r = change_image (f, m.changes_size, make, &m);
-    progress_end (r == 0);
-  }
+    r = kv.n == 0 ? refuse ("-o is required: what is to change") : read_options (&kv, s, m);
   key_values_free (&kv);
   return r;
 }
+
+static int
+amend (const struct arguments *a, struct imagefile *f, const struct secrets *s)
+{
+  struct amending m = {
+    .passphrase = f->options.secret.passphrase, .keys = { KEYEDIT_NONE },
+    .force = is_given (a, &option_force),
+  };
+  int r;
+
+  if (read_all (a, s, &m) == -1)
+    return -1;
+  progress_begin (a, false);
+  r = change_image (f, m.changes_size, make, &m);
+  progress_end (r == 0);
+  return r;
+}
+
+/* --- on a disk in use --- */
+
+/* What QMP says of the change.  ID: of the secret. */
+static json_t *
+describe (const struct keyedit *k, const char *id)
+{
+  const bool adds = k->add;
+  const int slot = adds ? k->add_slot : k->erase_slot;
+  json_t *luks = jsontext_object (
+    { "format", jsontext_string ("luks") },
+    { "state", jsontext_string (adds ? "active" : "inactive") });
+
+  if (k->add || k->erase)
+    luks = jsontext_add (luks, { adds ? "new-secret" : "old-secret", jsontext_string (id) });
+  if (slot >= 0)
+    luks = jsontext_add (luks, { "keyslot", jsontext_number (slot) });
+  if (adds)
+    luks = jsontext_add (luks, { "iter-time", jsontext_number (k->iter_ms) });
+  return jsontext_object ({ "driver", jsontext_string ("qcow2") }, { "encrypt", luks });
+}
+
+static int
+change_keys_live (const struct arguments *a, struct live *l, const struct keyedit *k)
+{
+  const char *text = k->add ? k->add : k->erase;
+  json_t *options;
+  char id[64];
+  int r;
+
+  snprintf (id, sizeof id, "%s.%ld", PROGRAM, (long) getpid ());
+  options = describe (k, id);
+  if (text && live_do (l, "object-add", jsontext_object (
+        { "qom-type", jsontext_string ("secret") }, { "id", jsontext_string (id) },
+        { "data", jsontext_string (text) })) == -1) {
+    json_decref (options);
+    return -1;
+  }
+  r = live_job (l, a, LIVE_AMEND, jsontext_object (
+    { "node-name", json_incref (json_object_get (live_inserted (l), "node-name")) },
+    { "options", options }, { "force", json_boolean (k->force) }));
+  if (text && live_do (l, "object-del", jsontext_object (
+        { "id", jsontext_string (id) })) == -1)
+    r = -1;
+  return r;
+}
+
+static int
+amend_live (const struct arguments *a, struct live *l)
+{
+  struct amending m = {
+    .passphrase = "", .keys = { KEYEDIT_NONE }, .force = is_given (a, &option_force),
+  };
+  struct secrets *s = secrets_read (a);
+  int r = -1;
+
+  if (s && live_inserted (l) && read_all (a, s, &m) == 0)
+    r = m.changes_keys && !m.changes_features && !m.changes_size
+      ? change_keys_live (a, l, &m.keys)
+      : refuse ("-o: with --control, only passphrases (encrypt.) can be amended; resize "
+                "changes the size");
+  secrets_free (s);
+  return r;
+}
+
+static const struct option *const live_options[] = {
+  &option_object, &option_quiet, &option_progress, &option_amended, &option_force, NULL
+};
 
 static int
 run (const struct arguments *a)
@@ -258,5 +338,5 @@ static const struct option *const options[] = {
 const struct command amend_command = {
   "amend", "-o OPTIONS IMAGE",
   "Change options of an image that exists: its version, and some features.",
-  options, 0, 1, .run = run
+  options, 0, 1, .run = run, .live = amend_live, .live_options = live_options
 };

@@ -44,6 +44,9 @@
 /* How often a job is asked how far it is. */
 #define ASK_MS 200
 
+/* The type of jobs that are no block jobs. */
+#define AMEND "amend"
+
 struct live {
   const char *socket;           /* its name */
   int fd;
@@ -57,6 +60,7 @@ struct live {
 
   /* The job. */
   char job[64];                 /* its id; "": none */
+  bool plain;                   /* it is no block job, and is to be dismissed at its end */
   bool ready, ended, cancelled;
   char *why;                    /* it has failed */
 };
@@ -180,6 +184,9 @@ note_event (struct live *l, const json_t *message)
   const json_t *data = json_object_get (message, "data");
   const char *why = text_of (data, "error");
 
+  if (l->plain && strcmp (text_of (data, "id"), l->job) == 0 &&
+      strcmp (text_of (data, "status"), "concluded") == 0)
+    l->ended = true;
   if (l->job[0] == '\0' || strcmp (text_of (data, "device"), l->job) != 0)
     return;
   if (strcmp (event, "BLOCK_JOB_READY") == 0)
@@ -251,6 +258,22 @@ do_to_job (struct live *l, const char *command)
   return live_do (l, command, jsontext_object ({ "id", jsontext_string (l->job) }));
 }
 
+/* What has become of one that is no block job. */
+static int
+dismiss (struct live *l)
+{
+  json_t *jobs, *job;
+  size_t i;
+
+  if (live_ask (l, "query-jobs", json_object (), &jobs) == -1)
+    return -1;
+  json_array_foreach (jobs, i, job)
+    if (strcmp (text_of (job, "id"), l->job) == 0 && json_object_get (job, "error"))
+      l->why = jsontext_bytes (text_of (job, "error"));
+  json_decref (jobs);
+  return do_to_job (l, "job-dismiss");
+}
+
 /* Cancels it if the user wants that. */
 static int
 show_progress (struct live *l, bool *stopped)
@@ -301,6 +324,8 @@ await_job (struct live *l)
       note_event (l, message);
     json_decref (message);
   }
+  if (l->plain && dismiss (l) == -1)
+    return -1;
   if (l->cancelled || l->why) {
     report_error ("%s: %s", l->socket, l->why ? l->why : "the job was cancelled");
     errno = l->why ? EIO : ECANCELED;
@@ -341,12 +366,17 @@ end_orphans (struct live *l)
     if (pid <= 0 || strcmp (id, ours) != 0 || kill (pid, 0) == 0 || errno != ESRCH)
       continue;
     strcpy (l->job, ours);
-    for (r = do_to_job (l, "job-cancel"); r == 0 && !l->ended; json_decref (message)) {
+    l->plain = strcmp (text_of (job, "type"), AMEND) == 0;
+    l->ended = strcmp (text_of (job, "status"), "concluded") == 0;
+    for (r = l->ended ? 0 : do_to_job (l, "job-cancel"); r == 0 && !l->ended;
+         json_decref (message)) {
       r = hear (l, -1, &message);
       if (r == 0)
         note_event (l, message);
     }
-    l->ended = l->ready = l->cancelled = false;
+    if (r == 0 && l->plain)
+      r = dismiss (l);
+    l->ended = l->ready = l->cancelled = l->plain = false;
     free (l->why);
     l->why = NULL;
   }
@@ -365,6 +395,7 @@ live_job (struct live *l, const struct arguments *a, const char *command,
     return -1;
   }
   name_job (l->job, getpid ());
+  l->plain = strcmp (command, LIVE_AMEND) == 0;
   arguments = jsontext_add (arguments, { "job-id", jsontext_string (l->job) });
   progress_begin (a, false);
   progress_step (NULL, 0, 1, 0);        /* from now on, a signal cancels the job */

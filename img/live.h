@@ -35,6 +35,9 @@ extern const json_t *live_image (const struct live *);
  * info says of it.  NULL: reported. */
 extern const json_t *live_below (const struct live *, const char *name);
 
+/* The only command that starts a job which is no block job. */
+#define LIVE_AMEND "x-blockdev-amend"
+
 /* Has the server run this command of QMP.  Frees ARGUMENTS; NULL: there was no memory. */
 extern int live_do (struct live *, const char *command, json_t *arguments);
 /* The same.  *ANSWER: what it returns; the caller frees it. */
