@@ -187,8 +187,8 @@ core_sources = \
 	%reldir%/request/write.c \
 	%reldir%/request/writing.c \
 	%reldir%/request/zero.c \
-	%reldir%/check/census.c \
-	%reldir%/check/census.h \
+	%reldir%/check/recount.c \
+	%reldir%/check/recount.h \
 	%reldir%/check/check.c \
 	%reldir%/check/check.h \
 	%reldir%/check/checkfiles.c \
@@ -222,8 +222,8 @@ core_sources = \
 	%reldir%/check/scantables.c \
 	%reldir%/check/snapmend.c \
 	%reldir%/check/snapmend.h \
-	%reldir%/check/tally.c \
-	%reldir%/check/tally.h \
+	%reldir%/check/refwindow.c \
+	%reldir%/check/refwindow.h \
 	%reldir%/check/walk-impl.h \
 	%reldir%/check/walk.c \
 	%reldir%/check/walk.h \

@@ -3,7 +3,7 @@
  * Which entries say that their cluster has one reference?
  *
  * The COPIED flag of an entry of the active L1 table, and of its L2 tables, has to agree
- * with the refcount (R7).  Here it is made to agree with the references of a census, in
+ * with the refcount (R7).  Here it is made to agree with the references of a recount, in
  * place: each entry by itself is as valid as before.
  *
  * Specification: "Cluster mapping".
@@ -27,7 +27,7 @@
 struct flags {
   struct storage *file;
   const struct header *h;
-  const struct census *census;
+  const struct recount *recount;
   unsigned char *cluster;       /* a buffer */
 };
 
@@ -41,7 +41,7 @@ correct (const struct flags *f, uint64_t entry)
 
   if (offset == 0 || (entry & QCOW2_OFLAG_COMPRESSED))
     return entry & ~QCOW2_OFLAG_COPIED;
-  count = census_count (f->census, cluster);
+  count = recount_get (f->recount, cluster);
   if (count == 0)               /* in another window */
     return entry;
   return count == 1 ? entry | QCOW2_OFLAG_COPIED : entry & ~QCOW2_OFLAG_COPIED;
@@ -97,9 +97,9 @@ correct_l2 (const struct flags *f, uint64_t offset)
 
 int
 copiedflags_correct (struct storage *file, const struct header *h,
-                     const struct census *census, unsigned char *cluster)
+                     const struct recount *recount, unsigned char *cluster)
 {
-  const struct flags flags = { file, h, census, cluster }, *const f = &flags;
+  const struct flags flags = { file, h, recount, cluster }, *const f = &flags;
   CLEANUP_FREE struct be64 *l1 = malloc (CHUNK * sizeof *l1);
   uint64_t done, n, i, at;
 

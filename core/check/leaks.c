@@ -4,12 +4,12 @@
  *
  * Clusters are allocated in the file before a pointer to them is written (R1), a batch at
  * a time, and freed after the pointer is gone (R4).  So a crash leaves refcounts that are
- * too high, and nothing else wrong.  All references are counted (census.c), and refcounts
- * that are higher are lowered in place:
+ * too high, and nothing else wrong.  All references are counted (recount.c), and
+ * refcounts that are higher are lowered in place:
  *
- *   1  sync                            what the census reads is then durable, so that no
+ *   1  sync                            what the recount reads is then durable, so that no
  *                                      power cut brings back a pointer to a free cluster
- *   2  take the census, lower counts   in any order: each is valid by itself
+ *   2  recount, lower counts           in any order: each is valid by itself
  *   3  sync
  *
  * A cluster that two had used, by their counts, and that has one reference has to be flagged
@@ -36,7 +36,7 @@
 #include "util/remedy.h"
 #include "util/report.h"
 #include "space/refblock.h"
-#include "check/census.h"
+#include "check/recount.h"
 #include "check/copiedflags.h"
 #include "check/leaks.h"
 
@@ -46,7 +46,7 @@
 struct leaks {
   struct storage *file;
   const struct header *h;
-  struct census *census;
+  struct recount *recount;
   unsigned block_bits;          /* log2 of the clusters that a block covers */
   unsigned char *block;         /* a buffer */
   unsigned char *cluster;       /* another one */
@@ -84,9 +84,9 @@ take (struct leaks *l, uint64_t window)
   if (l->window != window)
     l->alone = l->corrected = false;
   l->window = window;
-  if (census_take (l->census, window) == 0)
+  if (recount_window (l->recount, window) == 0)
     return 0;
-  why = census_fault (l->census);
+  why = recount_fault (l->recount);
   return why ? refuse (l, why) : -1;
 }
 
@@ -102,8 +102,8 @@ lower (struct leaks *l, uint64_t first, uint64_t n, uint64_t *lo, uint64_t *hi)
   *hi = 0;
   for (i = 0; i < n; i++) {
     count = refblock_get (l->block, order, i);
-    references = census_count (l->census, first + i);
-    if (count == references || references >= TALLY_MAX)
+    references = recount_get (l->recount, first + i);
+    if (count == references || references >= REFWINDOW_MAX)
       continue;
     if (count < references)
       return refuse_count (l, first + i, count, references);
@@ -123,8 +123,8 @@ check_unused (struct leaks *l, uint64_t first, uint64_t end)
   uint64_t c;
 
   for (c = first; c < end; c++)
-    if (census_count (l->census, c) > 0)
-      return refuse_count (l, c, 0, census_count (l->census, c));
+    if (recount_get (l->recount, c) > 0)
+      return refuse_count (l, c, 0, recount_get (l->recount, c));
   return 0;
 }
 
@@ -134,7 +134,7 @@ correct_flags (struct leaks *l)
   if (!l->alone || l->corrected)
     return 0;
   l->corrected = true;
-  return copiedflags_correct (l->file, l->h, l->census, l->cluster) == -1 ? -1
+  return copiedflags_correct (l->file, l->h, l->recount, l->cluster) == -1 ? -1
     : storage_sync (l->file);
 }
 
@@ -142,7 +142,7 @@ correct_flags (struct leaks *l)
 static int
 free_in_block (struct leaks *l, uint64_t index, uint64_t clusters)
 {
-  const uint64_t offset = walk_refblock (census_walk (l->census), index);
+  const uint64_t offset = walk_refblock (recount_walk (l->recount), index);
   const uint64_t first = index << l->block_bits;
   const uint64_t n = UINT64_C (1) << l->block_bits;
   const unsigned order = l->h->refcount_order;
@@ -169,11 +169,11 @@ free_all (struct leaks *l)
   const uint64_t clusters = div_up (storage_size (l->file), l->h->cluster_size);
   uint64_t i, blocks, first;
 
-  walk_reftable (census_walk (l->census), &blocks);
+  walk_reftable (recount_walk (l->recount), &blocks);
   blocks = max64 (blocks, div_up (clusters, UINT64_C (1) << l->block_bits));
   for (i = 0; i < blocks; i++) {
     first = i << l->block_bits;
-    if (first < clusters && take (l, round_down (first, TALLY_WINDOW)) == -1)
+    if (first < clusters && take (l, round_down (first, REFWINDOW_CLUSTERS)) == -1)
       return -1;
     if (free_in_block (l, i, clusters) == -1)
       return -1;
@@ -200,7 +200,7 @@ leaks_free (struct image *image)
   };
   int r;
 
-  if (storage_size (image->file) >> h->cluster_bits > MAX_WINDOWS * TALLY_WINDOW) {
+  if (storage_size (image->file) >> h->cluster_bits > MAX_WINDOWS * REFWINDOW_CLUSTERS) {
     report_error ("%s: the image was not closed properly, and has too many clusters to "
                   "look for leaked ones", storage_path (image->file));
     return 0;
@@ -209,12 +209,12 @@ leaks_free (struct image *image)
     report_error ("%s: freeing leaked clusters: %m", storage_path (image->file));
     return -1;
   }
-  l.census = census_new (image->file, h, 1);
-  if (l.census == NULL)
+  l.recount = recount_new (image->file, h, 1);
+  if (l.recount == NULL)
     return -1;
   r = free_durably (&l);
   KEEP_ERRNO_FOR_BLOCK;
-  census_free (l.census);
+  recount_free (l.recount);
   if (r == 0)
     report_debug ("%s: the image was not closed properly: %" PRIu64 " leaked clusters "
                   "were freed", storage_path (image->file), l.freed);

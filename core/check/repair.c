@@ -4,7 +4,7 @@
  *
  * The dirty bit says that refcounts may be too low, too high or out of date (lazy
  * refcounts).  L1 and L2 tables can be trusted.  So all references in them and in the
- * other metadata are counted (census.c), and a refcount structure is written that shares
+ * other metadata are counted (recount.c), and a refcount structure is written that shares
  * nothing with the old one:
  *
  *    in use, or counted by the old refcounts        | table | blocks | snapshot table |
@@ -56,7 +56,7 @@
 #include "image/headerwrite.h"
 #include "space/refblock.h"
 #include "space/reflayout.h"
-#include "check/census.h"
+#include "check/recount.h"
 #include "check/copiedflags.h"
 #include "check/repair.h"
 
@@ -69,7 +69,7 @@
 struct repair {
   struct storage *file;
   struct header *h;
-  struct census *census;
+  struct recount *recount;
   struct overlap *overlap;      /* or NULL, if a new snapshot table was made */
   unsigned block_bits;          /* log2 of the clusters that a block covers */
   uint64_t max;                 /* the largest refcount that can be stored */
@@ -104,9 +104,9 @@ take (struct repair *r, uint64_t window)
 {
   const char *why;
 
-  if (census_take (r->census, window) == 0)
+  if (recount_window (r->recount, window) == 0)
     return 0;
-  why = census_fault (r->census);
+  why = recount_fault (r->recount);
   return why ? refuse (r, why) : -1;
 }
 
@@ -116,17 +116,17 @@ take (struct repair *r, uint64_t window)
 static int
 mark_needed (struct repair *r, uint64_t window)
 {
-  const uint64_t end = min64 (window + TALLY_WINDOW, census_end (r->census));
+  const uint64_t end = min64 (window + REFWINDOW_CLUSTERS, recount_end (r->recount));
   uint64_t c, count;
 
   for (c = window; c < end; c++) {
-    count = census_count (r->census, c);
+    count = recount_get (r->recount, c);
     if (count == 0)
       continue;
     if (count > r->max)
       return refuse (r, "a cluster has more references than its refcount can "
                      "say");
-    if (count >= TALLY_MAX)
+    if (count >= REFWINDOW_MAX)
       return refuse (r, "a cluster has more references than can be counted");
     if (c >> r->block_bits >= MAX_TABLE_ENTRIES)
       return refuse (r, "the file is larger than a refcount table can describe");
@@ -143,7 +143,7 @@ look_around (struct repair *r)
   uint64_t window;
   unsigned n = 0;
 
-  for (window = 0; window != UINT64_MAX; window = census_next (r->census)) {
+  for (window = 0; window != UINT64_MAX; window = recount_next (r->recount)) {
     if (++n > MAX_WINDOWS)
       return refuse (r, "the clusters in use are too far apart in the file");
     if (take (r, window) == -1 || mark_needed (r, window) == -1)
@@ -157,7 +157,7 @@ look_around (struct repair *r)
 static int
 old_end (struct repair *r, uint64_t *end)
 {
-  const struct walk *walk = census_walk (r->census);
+  const struct walk *walk = recount_walk (r->recount);
   const uint64_t cs = r->h->cluster_size;
   const uint64_t clusters = div_up (storage_size (r->file), cs);
   uint64_t i, offset, n;
@@ -227,7 +227,7 @@ has_room (const struct repair *r)
 static int
 lay_out (struct repair *r)
 {
-  const uint64_t used = census_end (r->census);
+  const uint64_t used = recount_end (r->recount);
   uint64_t i, counted, last;
 
   if (old_end (r, &counted) == -1 || lay_out_at (r, max64 (counted, used), &last) == -1 ||
@@ -250,7 +250,7 @@ new_count (const struct repair *r, uint64_t cluster)
 {
   if (cluster >= r->place)      /* past all clusters in use */
     return cluster - r->place < new_clusters (r);
-  return census_count (r->census, cluster);
+  return recount_get (r->recount, cluster);
 }
 
 /* --- the new refcounts --- */
@@ -309,10 +309,10 @@ write_structure (struct repair *r)
   for (i = 0; i < r->entries; i++) {
     if (!r->needed[i])
       continue;
-    window = round_down (i << r->block_bits, TALLY_WINDOW);
+    window = round_down (i << r->block_bits, REFWINDOW_CLUSTERS);
     if (window != taken) {
       if (take (r, window) == -1 ||
-          copiedflags_correct (r->file, r->h, r->census, r->cluster) == -1)
+          copiedflags_correct (r->file, r->h, r->recount, r->cluster) == -1)
         return -1;
       taken = window;
     }
@@ -349,7 +349,7 @@ forget_old (struct repair *r, uint64_t reftable, uint64_t clusters)
 {
   const uint64_t cs = r->h->cluster_size;
   uint64_t n, i, offset;
-  const struct be64 *table = walk_reftable (census_walk (r->census), &n);
+  const struct be64 *table = walk_reftable (recount_walk (r->recount), &n);
 
   overlap_remove (r->overlap, reftable, clusters * cs);
   for (i = 0; i < n; i++) {
@@ -389,7 +389,7 @@ do_repair (struct repair *r)
   return 0;
 }
 
-/* Allocates buffers and the census. */
+/* Allocates buffers and the recount. */
 static int
 begin (struct repair *r)
 {
@@ -399,12 +399,12 @@ begin (struct repair *r)
     report_error ("%s: repair: %m", storage_path (r->file));
     return -1;
   }
-  r->census = census_new (r->file, r->h, 0);
-  if (r->census == NULL)
+  r->recount = recount_new (r->file, r->h, 0);
+  if (r->recount == NULL)
     return -1;
-  census_follow (r->census, r->pace);
+  recount_follow (r->recount, r->pace);
   if (r->snapshots) {
-    census_replace_snapshots (r->census);
+    recount_replace_snapshots (r->recount);
     r->snapshot_clusters = div_up (r->snapshots->size, r->h->cluster_size);
   }
   return 0;
@@ -433,7 +433,7 @@ repair_refcounts (struct image *image, bool asked, const struct snaptable *snaps
                   "the refcounts could not be repaired" :
                   "the image was not closed properly and could not be repaired, so it "
                   "cannot be changed");
-  census_free (r.census);
+  recount_free (r.recount);
   free (r.needed);
   free (r.table);
   free (r.cluster);

@@ -31,9 +31,9 @@ struct scan {
   uint64_t bytes_read;          /* at the end of a full check, about */
   bool data_file;               /* L2 entries point into an external data file */
 
-  /* The tally marks the clusters whose stored refcount is 1. */
+  /* The window marks the clusters whose stored refcount is 1. */
   struct walk *walk;
-  struct tally *tally;
+  struct refwindow *window;
   unsigned block_bits;          /* log2 of the clusters that a refcount block covers */
 
   const struct walk_l2 *tables;  /* to be decompressed; constant while threads run */

@@ -110,20 +110,21 @@ scan_window (struct scan *s, uint64_t first)
 static uint64_t
 refcount_bytes (const struct scan *s)
 {
-  return div_up (s->tally->clusters, UINT64_C (1) << s->block_bits) << s->h->cluster_bits;
+  return div_up (s->window->clusters, UINT64_C (1) << s->block_bits)
+    << s->h->cluster_bits;
 }
 
 static int
 scan_windows (struct scan *s)
 {
-  const uint64_t windows = max64 (1, div_up (s->tally->clusters, TALLY_WINDOW));
+  const uint64_t windows = max64 (1, div_up (s->window->clusters, REFWINDOW_CLUSTERS));
   const uint64_t each = walk_bytes (s->walk) + 2 * refcount_bytes (s) / windows;
   uint64_t window;
   unsigned n = 0;
 
   pace_expect (s->pace, s->bytes_read + windows * each);
   for (window = 0; window != UINT64_MAX;
-       window = min64 (s->tally->next, scan_refcounts_next (s))) {
+       window = min64 (s->window->next, scan_refcounts_next (s))) {
     if (++n > MAX_WINDOWS) {
       report_error ("%s: check: the clusters in use are too far apart in the file",
                     storage_path (s->file));
@@ -147,7 +148,7 @@ scan_begin (struct scan *s)
   s->walk = walk_new (s->file, s->h);
   if (s->walk == NULL)
     return -1;
-  s->tally = walk_tally (s->walk);
+  s->window = walk_window (s->walk);
   walk_follow (s->walk, s->pace);
   s->bytes_read = s->full ? storage_allocated (s->file) : 0;
   if (s->full) {

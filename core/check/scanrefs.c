@@ -30,9 +30,9 @@ read_block (struct scan *s, uint64_t index, void *buffer,
   const uint64_t start = index << s->block_bits;
   const uint64_t offset = walk_refblock (s->walk, index);
 
-  *from = max64 (start, s->tally->first) - start;
+  *from = max64 (start, s->window->first) - start;
   *to = min64 (start + (UINT64_C (1) << s->block_bits),
-               s->tally->first + s->tally->n) - start;
+               s->window->first + s->window->n) - start;
   if (offset == 0)
     return 0;
   return storage_read (s->file, buffer, s->h->cluster_size, offset) == -1 ? -1
@@ -42,7 +42,7 @@ read_block (struct scan *s, uint64_t index, void *buffer,
 static uint64_t
 first_block (const struct scan *s)
 {
-  return s->tally->first >> s->block_bits;
+  return s->window->first >> s->block_bits;
 }
 
 static int
@@ -50,7 +50,7 @@ each_block (struct scan *s,
             int (*work) (void *opaque, void *buffer, uint64_t from, uint64_t to))
 {
   const uint64_t n =
-    ((s->tally->first + s->tally->n - 1) >> s->block_bits) + 1 - first_block (s);
+    ((s->window->first + s->window->n - 1) >> s->block_bits) + 1 - first_block (s);
 
   pace_part (s->pace, n << s->h->cluster_bits);
   return parallel_run (storage_path (s->file), n,
@@ -76,7 +76,7 @@ load_blocks (void *opaque, void *buffer, uint64_t from, uint64_t to)
       continue;
     for (i = lo; i < hi; i++)
       if (refblock_get (buffer, order, i) == 1)
-        tally_mark (s->tally, (b << s->block_bits) + i);
+        refwindow_mark (s->window, (b << s->block_bits) + i);
   }
   return 0;
 }
@@ -143,12 +143,12 @@ compare_one (struct scan *s, uint64_t cluster, uint64_t stored,
              struct same *same, uint64_t *end)
 {
   bool shared;
-  const uint32_t count = tally_count (s->tally, cluster, &shared);
+  const uint32_t count = refwindow_count (s->window, cluster, &shared);
 
   if (stored > 0 || count > 0)
     *end = cluster + 1;
   if (stored == count || (stored < count && shared) ||
-      (count == TALLY_MAX && stored >= count)) {
+      (count == REFWINDOW_MAX && stored >= count)) {
     tell (s, same);
     return;
   }
@@ -196,12 +196,13 @@ scan_compare_refcounts (struct scan *s)
 uint64_t
 scan_refcounts_next (const struct scan *s)
 {
-  uint64_t i = div_up (s->tally->first + TALLY_WINDOW, UINT64_C (1) << s->block_bits);
+  uint64_t i = div_up (s->window->first + REFWINDOW_CLUSTERS,
+                       UINT64_C (1) << s->block_bits);
   uint64_t n;
 
   walk_reftable (s->walk, &n);
-  for (; i < n && i << s->block_bits < s->tally->clusters; i++)
+  for (; i < n && i << s->block_bits < s->window->clusters; i++)
     if (walk_refblock (s->walk, i) != 0)
-      return round_down (i << s->block_bits, TALLY_WINDOW);
+      return round_down (i << s->block_bits, REFWINDOW_CLUSTERS);
   return UINT64_MAX;
 }

@@ -155,7 +155,7 @@ check_copied (struct scan *s, const struct entry *e)
   if (!e->table->active || (e->word & QCOW2_OFLAG_COMPRESSED) || offset == 0 ||
       (s->data_file && (offset & (s->h->cluster_size - 1)) == 0))
     return;
-  one = tally_marked (s->tally, offset >> s->h->cluster_bits);
+  one = refwindow_marked (s->window, offset >> s->h->cluster_bits);
   if (one == -1 || flag == one)
     return;
   findings_add (s->findings, FINDING_COPIED, e->table->active, entry_at (s, e),
@@ -256,7 +256,7 @@ scan_l1_copied (void *opaque, const struct walk_l1 *l1, uint64_t index, uint64_t
 
   if (!l1->active || offset == 0)
     return;
-  one = tally_marked (s->tally, offset >> s->h->cluster_bits);
+  one = refwindow_marked (s->window, offset >> s->h->cluster_bits);
   if (one != -1 && copied != one)
     findings_add (s->findings, FINDING_COPIED, 1, at, "L1 entry 0x%" PRIx64
                   " at %" PRIu64 " is %sflagged COPIED, but the refcount is %s1",

@@ -25,7 +25,7 @@ struct walk {
   const struct header *h;
   bool data_file;               /* L2 entries point into an external data file */
   bool sparse;                  /* the file has holes; tables in holes are skipped */
-  struct tally tally;
+  struct refwindow window;
   struct pace *pace;            /* or NULL */
 
   /* For the current window. */

@@ -13,10 +13,10 @@
  * an external data file, L2 entries do not refer to clusters of this file.
  *
  * All of it is walked once for each window of clusters that has references, and the
- * references to the clusters of the window are counted (tally.c).  The visitor decides
- * what happens when a fault is found: a scan (scan.c) collects all faults, a census
- * (census.c) ends at the first one.  Invalid references (not aligned, or outside the
- * file) are not followed.
+ * references to the clusters of the window are counted (refwindow.c).  The visitor
+ * decides what happens when a fault is found: a scan (scan.c) collects all faults, a
+ * recount (recount.c) ends at the first one.  Invalid references (not aligned, or outside
+ * the file) are not followed.
  *
  * Memory is limited, whatever the image contains: counters (64 MiB), gathered L2 tables
  * (16 MiB), the refcount table (8 MiB), the places of the L1 tables of snapshots (2 MiB),
@@ -69,7 +69,7 @@ walk_refblock (const struct walk *w, uint64_t index)
     return 0;
   offset = get64 (w->reftable[index]) & QCOW2_REFTABLE_OFFSET_MASK;
   if ((offset & (w->h->cluster_size - 1)) != 0 ||
-      offset >> w->h->cluster_bits >= w->tally.clusters)
+      offset >> w->h->cluster_bits >= w->window.clusters)
     return 0;
   return offset;
 }
@@ -81,13 +81,13 @@ walk_refcounts (struct walk *w, uint32_t times)
   uint64_t i, offset;
 
   /* (No fault: the header was checked, so its tables lie in the file, and apart.) */
-  tally_refer (&w->tally, w->h->reftable_offset, w->h->reftable_clusters * cs,
-               ROLE_REFCOUNTS, times, "refcount table");
+  refwindow_add (&w->window, w->h->reftable_offset, w->h->reftable_clusters * cs,
+                 ROLE_REFCOUNTS, times, "refcount table");
   for (i = 0; i < w->reftable_entries; i++) {
     offset = walk_refblock (w, i);
     if (offset != 0 &&
-        tally_refer (&w->tally, offset, cs, ROLE_REFCOUNTS, times,
-                     "refcount block") == -1)
+        refwindow_add (&w->window, offset, cs, ROLE_REFCOUNTS, times,
+                       "refcount block") == -1)
       return -1;
   }
   return 0;
@@ -102,8 +102,8 @@ walk_encryption (struct walk *w)
 
   if (!w->h->has_crypto)
     return 0;
-  r = tally_refer (&w->tally, w->h->crypto.offset, w->h->crypto.length, ROLE_TABLE, 1,
-                   "encryption header");
+  r = refwindow_add (&w->window, w->h->crypto.offset, w->h->crypto.length, ROLE_TABLE, 1,
+                     "encryption header");
   return r == 1 && w->visitor->encryption ? w->visitor->encryption (w->opaque) : r;
 }
 
@@ -112,8 +112,8 @@ walk_active (struct walk *w)
 {
   const struct walk_l1 l1 = { w->h->l1_offset, w->h->l1_entries, true };
 
-  if (tally_refer (&w->tally, l1.offset, l1.entries * sizeof (struct be64), ROLE_TABLE, 1,
-                   "L1 table") == -1)
+  if (refwindow_add (&w->window, l1.offset, l1.entries * sizeof (struct be64),
+                     ROLE_TABLE, 1, "L1 table") == -1)
     return -1;
   return walk_gather (w, &l1);
 }
@@ -122,7 +122,8 @@ int
 walk_references (struct walk *w, uint32_t refcounts)
 {
   w->nr_tables = 0;
-  return tally_refer (&w->tally, 0, w->h->cluster_size, ROLE_TABLE, 1, "header") == -1 ||
+  return refwindow_add (&w->window, 0, w->h->cluster_size, ROLE_TABLE, 1,
+                        "header") == -1 ||
     walk_refcounts (w, refcounts) == -1 ||
     walk_encryption (w) == -1 ||
     walk_bitmaps (w) == -1 ||
@@ -135,11 +136,11 @@ int
 walk_begin (struct walk *w, uint64_t first, const struct walk_visitor *visitor,
             void *opaque)
 {
-  const struct tally_judge judge = { visitor->fault, opaque };
+  const struct refwindow_judge judge = { visitor->fault, opaque };
 
   w->visitor = visitor;
   w->opaque = opaque;
-  if (tally_begin (&w->tally, first, judge) == 0)
+  if (refwindow_begin (&w->window, first, judge) == 0)
     return 0;
   report_error ("%s: counting references: %m", storage_path (w->file));
   return -1;
@@ -163,10 +164,10 @@ walk_replace_snapshots (struct walk *w)
   w->snapshots_times = 0;
 }
 
-struct tally *
-walk_tally (struct walk *w)
+struct refwindow *
+walk_window (struct walk *w)
 {
-  return &w->tally;
+  return &w->window;
 }
 
 struct walk *
@@ -181,7 +182,7 @@ walk_new (struct storage *file, const struct header *h)
   w->snapshots_times = 1;
   w->data_file = (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
   w->sparse = storage_allocated (file) < storage_size (file);
-  tally_init (&w->tally, file, h->cluster_bits);
+  refwindow_init (&w->window, file, h->cluster_bits);
   w->tables = malloc (WALK_TABLES * sizeof *w->tables);
   if (w->tables == NULL)
     goto error;
@@ -201,7 +202,7 @@ walk_free (struct walk *w)
 {
   if (w == NULL)
     return;
-  tally_free (&w->tally);
+  refwindow_free (&w->window);
   free (w->tables);
   free (w->reftable);
   free (w->snapshots);

@@ -14,7 +14,7 @@
 #include "image/snaptable.h"
 #include "check/findings.h"
 #include "check/pace.h"
-#include "check/tally.h"
+#include "check/refwindow.h"
 
 struct walk;
 
@@ -76,8 +76,8 @@ struct walk_visitor {
 extern struct walk *walk_new (struct storage *, const struct header *);
 extern void walk_free (struct walk *);          /* NULL is allowed */
 
-/* Starts the window at cluster FIRST, a multiple of TALLY_WINDOW, with the callbacks of
- * VISITOR.  -1: reported. */
+/* Starts the window at cluster FIRST, a multiple of REFWINDOW_CLUSTERS, with the
+ * callbacks of VISITOR.  -1: reported. */
 extern int walk_begin (struct walk *, uint64_t first, const struct walk_visitor *,
                        void *opaque);
 
@@ -98,8 +98,8 @@ extern int walk_references (struct walk *, uint32_t refcounts);
  * thread.  -1: the visitor returned -1. */
 extern int walk_l2_entry (struct walk *, const struct walk_l2 *, uint64_t entry);
 
-/* The tally of the current window.  The caller may read it and mark clusters. */
-extern struct tally *walk_tally (struct walk *);
+/* The current window.  The caller may read it and mark clusters. */
+extern struct refwindow *walk_window (struct walk *);
 
 /* The refcount table, which belongs to the walk, and its number of entries. */
 extern const struct be64 *walk_reftable (const struct walk *, uint64_t *entries);

@@ -31,7 +31,7 @@ refer_cluster (struct walk *w, uint64_t index, uint64_t entry, const void *opaqu
     w->visitor->bitmap_entry (w->opaque, b, entry);
   if (offset == 0)              /* the bits are all ones or all zeros */
     return 0;
-  return tally_refer (&w->tally, offset, w->h->cluster_size, ROLE_TABLE, 1, "bitmap");
+  return refwindow_add (&w->window, offset, w->h->cluster_size, ROLE_TABLE, 1, "bitmap");
 }
 
 /* Reports a fault.  Returns whether the bitmap must be followed anyway. */
@@ -59,8 +59,8 @@ walk_bitmap (struct walk *w, const struct walk_bitmap *b, uint64_t *all)
   *all += entries;
   if (*all > MAX_ALL_ENTRIES && !doubt (w, b, "all tables together are too large"))
     return 0;
-  r = tally_refer (&w->tally, table, entries * sizeof (struct be64), ROLE_TABLE, 1,
-                   "bitmap table");
+  r = refwindow_add (&w->window, table, entries * sizeof (struct be64), ROLE_TABLE, 1,
+                     "bitmap table");
   return r == 1 ? walk_entries (w, table, entries, refer_cluster, b) : r;
 }
 
@@ -77,7 +77,7 @@ walk_bitmaps (struct walk *w)
 
   if (!w->h->has_bitmaps)
     return 0;
-  r = tally_refer (&w->tally, dir, end - dir, ROLE_TABLE, 1, "bitmap directory");
+  r = refwindow_add (&w->window, dir, end - dir, ROLE_TABLE, 1, "bitmap directory");
   if (r != 1)
     return r;
   for (b.i = 0; b.i < w->h->bitmaps.count; b.i++) {

@@ -157,14 +157,14 @@ walk_snapshots (struct walk *w)
 
     if (place->too_large)
       continue;
-    r = tally_refer (&w->tally, place->l1.offset,
-                     place->l1.entries * sizeof (struct be64), ROLE_TABLE, 1,
-                     "L1 table of a snapshot");
+    r = refwindow_add (&w->window, place->l1.offset,
+                       place->l1.entries * sizeof (struct be64), ROLE_TABLE, 1,
+                       "L1 table of a snapshot");
     if (r == -1 ||
         (r == 1 && !place->shared && walk_gather (w, &place->l1) == -1))
       return -1;
   }
-  return tally_refer (&w->tally, w->h->snapshots_offset,
-                      w->snapshots_end - w->h->snapshots_offset, ROLE_TABLE,
-                      w->snapshots_times, "snapshot table") == -1 ? -1 : 0;
+  return refwindow_add (&w->window, w->h->snapshots_offset,
+                        w->snapshots_end - w->h->snapshots_offset, ROLE_TABLE,
+                        w->snapshots_times, "snapshot table") == -1 ? -1 : 0;
 }

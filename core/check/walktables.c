@@ -39,8 +39,8 @@ refer_compressed (struct walk *w, const struct walk_l2 *table, uint64_t entry)
     return w->visitor->fault (w->opaque, FINDING_BEYOND, table->times, table->offset,
                               "the compressed cluster 0x%" PRIx64
                               " lies beyond the end of the file", entry);
-  return tally_refer (&w->tally, first << w->h->cluster_bits, n << w->h->cluster_bits,
-                      ROLE_DATA, table->times, "compressed cluster");
+  return refwindow_add (&w->window, first << w->h->cluster_bits, n << w->h->cluster_bits,
+                        ROLE_DATA, table->times, "compressed cluster");
 }
 
 int
@@ -52,8 +52,8 @@ walk_l2_entry (struct walk *w, const struct walk_l2 *table, uint64_t entry)
     return refer_compressed (w, table, entry);
   if (offset == 0 || w->data_file)
     return 0;
-  return tally_refer (&w->tally, offset, w->h->cluster_size, ROLE_DATA, table->times,
-                      "data cluster");
+  return refwindow_add (&w->window, offset, w->h->cluster_size, ROLE_DATA, table->times,
+                        "data cluster");
 }
 
 static int
@@ -154,8 +154,8 @@ walk_gathered (struct walk *w)
 
   merge_tables (w);
   for (i = 0; i < w->nr_tables; i++) {
-    r = tally_refer (&w->tally, w->tables[i].offset, cs, ROLE_L2, w->tables[i].times,
-                     "L2 table");
+    r = refwindow_add (&w->window, w->tables[i].offset, cs, ROLE_L2, w->tables[i].times,
+                       "L2 table");
     if (r == -1)
       return -1;
     if (r == 1)

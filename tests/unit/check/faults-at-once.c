@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Several threads find a fault at the same time: a census ends, and tells one of them, in
- * words that are not mixed with those of another.
+ * Several threads find a fault at the same time: a recount ends, and tells one of them,
+ * in words that are not mixed with those of another.
  */
 
 #include <config.h>
@@ -13,7 +13,7 @@
 
 #include "format/format.h"
 #include "image/image.h"
-#include "check/census.h"
+#include "check/recount.h"
 #include "lib/images.h"
 
 #define IMAGE "disk.qcow2"
@@ -77,7 +77,7 @@ main (void)
 {
   const struct storage_options options = { .hooks = &hooks };
   struct image *image;
-  struct census *census;
+  struct recount *recount;
   unsigned told = 0;
   char place[40];
   char *path;
@@ -87,17 +87,18 @@ main (void)
   path = images_path (IMAGE);
   image = image_open_file (path, &options);
   CHECK (image != NULL && image_read_header (image) == 0);
-  census = census_new (image->file, &image->header, 0);
-  CHECK (census != NULL);
-  CHECK (census_take (census, 0) == -1 && errno == EUCLEAN);
+  recount = recount_new (image->file, &image->header, 0);
+  CHECK (recount != NULL);
+  CHECK (recount_window (recount, 0) == -1 && errno == EUCLEAN);
   CHECK (arrived >= 2);
-  printf ("%s\n", census_fault (census));
+  printf ("%s\n", recount_fault (recount));
   for (unsigned i = 0; i < TABLES; i++) {
     snprintf (place, sizeof place, " at %" PRIu64 " ", BEYOND + i * CLUSTER);
-    told += strstr (census_fault (census), place) != NULL;
+    told += strstr (recount_fault (recount), place) != NULL;
   }
-  CHECK (told == 1 && strstr (census_fault (census), " lies beyond the end of the file"));
-  census_free (census);
+  CHECK (told == 1 &&
+         strstr (recount_fault (recount), " lies beyond the end of the file"));
+  recount_free (recount);
   image_close (image);
   free (path);
   images_leave ();

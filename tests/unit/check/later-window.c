@@ -15,12 +15,12 @@
 
 #include "image/image.h"
 #include "check/scan.h"
-#include "check/tally.h"
+#include "check/refwindow.h"
 #include "lib/images.h"
 
 #define IMAGE "far.qcow2"
 #define CLUSTER UINT64_C (512)
-#define FAR (TALLY_WINDOW * CLUSTER + 7 * CLUSTER)
+#define FAR (REFWINDOW_CLUSTERS * CLUSTER + 7 * CLUSTER)
 #define COPIED (UINT64_C (1) << 63)
 
 /* One L2 table, for 64 clusters, 4 of which have data. */

@@ -5,8 +5,8 @@
  * qemu-img and qemu-io make images with everything that can hold references: snapshots,
  * compressed clusters, bitmaps, subclusters, an external data file, encryption.  In an
  * image that qemu-img check finds clean, each refcount must equal the count of the walk,
- * and that of the census except for the refcounts themselves.  A fault ends a census, and
- * is a finding of a scan.
+ * and that of the recount except for the refcounts themselves.  A fault ends a recount,
+ * and is a finding of a scan.
  */
 
 #include <config.h>
@@ -20,7 +20,7 @@
 #include "util/bytes.h"
 #include "image/image.h"
 #include "space/refcount.h"
-#include "check/census.h"
+#include "check/recount.h"
 #include "check/scan.h"
 #include "lib/images.h"
 
@@ -83,7 +83,7 @@ compare (const char *what)
   struct image *image;
   struct refcounts *refcounts;
   struct walk *walk;
-  struct census *census;
+  struct recount *recount;
   uint64_t c, end, count, value, total = 0, owned = 0;
   bool shared;
 
@@ -96,64 +96,64 @@ compare (const char *what)
   CHECK (walk != NULL);
   CHECK (walk_begin (walk, 0, &visitor, (char *) what) == 0);
   CHECK (walk_references (walk, 1) == 0);
-  CHECK (walk_tally (walk)->next == UINT64_MAX);
+  CHECK (walk_window (walk)->next == UINT64_MAX);
   CHECK (refcount_end (refcounts, &end) == 0);
-  CHECK (tally_end (walk_tally (walk)) == end);
-  census = census_new (image->file, &image->header, 0);
-  CHECK (census != NULL);
-  if (census_take (census, 0) == -1) {
-    fprintf (stderr, "%s: %s\n", what, census_fault (census));
+  CHECK (refwindow_end (walk_window (walk)) == end);
+  recount = recount_new (image->file, &image->header, 0);
+  CHECK (recount != NULL);
+  if (recount_window (recount, 0) == -1) {
+    fprintf (stderr, "%s: %s\n", what, recount_fault (recount));
     CHECK (false);
   }
-  CHECK (census_fault (census) == NULL && census_next (census) == UINT64_MAX);
-  CHECK (census_end (census) == end);
+  CHECK (recount_fault (recount) == NULL && recount_next (recount) == UINT64_MAX);
+  CHECK (recount_end (recount) == end);
   for (c = 0; c < end + 10; c++) {
     CHECK (refcount_get (refcounts, c, &value) == 0);
-    count = tally_count (walk_tally (walk), c, &shared);
+    count = refwindow_count (walk_window (walk), c, &shared);
     if (value != count)
       fprintf (stderr, "%s: cluster %" PRIu64 ": QEMU counts %" PRIu64
                ", the walk %" PRIu64 "\n", what, c, value, count);
     CHECK (value == count && !shared);
     total += count;
     /* Without the refcounts. */
-    CHECK (census_count (census, c) == count ||
-           (count == 1 && census_count (census, c) == 0));
-    owned += count - census_count (census, c);
+    CHECK (recount_get (recount, c) == count ||
+           (count == 1 && recount_get (recount, c) == 0));
+    owned += count - recount_get (recount, c);
   }
   printf ("%s: %" PRIu64 " clusters, %" PRIu64 " references, %" PRIu64 " of refcounts\n",
           what, end, total, owned);
   CHECK (owned == image->header.reftable_clusters +
          refcount_blocks (walk));
-  CHECK (census_count (census, image->header.reftable_offset >>
-                       image->header.cluster_bits) == 0);
-  CHECK (census_count (census, 0) == 1);
+  CHECK (recount_get (recount, image->header.reftable_offset >>
+                      image->header.cluster_bits) == 0);
+  CHECK (recount_get (recount, 0) == 1);
 
   /* In a window where nothing is. */
-  CHECK (census_take (census, TALLY_WINDOW) == 0);
-  CHECK (census_count (census, 0) == 0);
-  CHECK (census_end (census) == end);
-  CHECK (census_next (census) == UINT64_MAX);
-  census_free (census);
+  CHECK (recount_window (recount, REFWINDOW_CLUSTERS) == 0);
+  CHECK (recount_get (recount, 0) == 0);
+  CHECK (recount_end (recount) == end);
+  CHECK (recount_next (recount) == UINT64_MAX);
+  recount_free (recount);
   walk_free (walk);
   refcount_close (refcounts);
   image_close (image);
 }
 
-/* The census, with REFCOUNTS as for census_new, finds fault with it, and says so in a text
- * with MESSAGE. */
+/* The recount, with REFCOUNTS as for recount_new, finds fault with it, and says so in a
+ * text with MESSAGE. */
 static void
 expect_fault_with (uint32_t refcounts, const char *message)
 {
   struct image *image = open_header ();
-  struct census *census;
+  struct recount *recount;
 
-  census = census_new (image->file, &image->header, refcounts);
-  CHECK (census != NULL);
-  CHECK (census_take (census, 0) == -1 && errno == EUCLEAN);
-  CHECK (census_fault (census) != NULL);
-  printf ("fault: %s\n", census_fault (census));
-  CHECK (strstr (census_fault (census), message) != NULL);
-  census_free (census);
+  recount = recount_new (image->file, &image->header, refcounts);
+  CHECK (recount != NULL);
+  CHECK (recount_window (recount, 0) == -1 && errno == EUCLEAN);
+  CHECK (recount_fault (recount) != NULL);
+  printf ("fault: %s\n", recount_fault (recount));
+  CHECK (strstr (recount_fault (recount), message) != NULL);
+  recount_free (recount);
   image_close (image);
 }
 
@@ -163,14 +163,14 @@ expect_fault (const char *message)
   expect_fault_with (0, message);
 }
 
-/* A scan finds that, once, and says so in a text with MESSAGE; a census goes on. */
+/* A scan finds that, once, and says so in a text with MESSAGE; a recount goes on. */
 static void
 expect_finding (enum finding_kind kind, const char *message)
 {
   const struct scan_options metadata = { .full = false };
   struct findings *findings = findings_new (10);
   struct scan_stats stats;
-  struct census *census;
+  struct recount *recount;
   struct image *image = open_image ();
   bool found = false;
   size_t n, i;
@@ -186,9 +186,9 @@ expect_finding (enum finding_kind kind, const char *message)
   }
   CHECK (found);
   findings_free (findings);
-  census = census_new (image->file, &image->header, 0);
-  CHECK (census != NULL && census_take (census, 0) == 0);
-  census_free (census);
+  recount = recount_new (image->file, &image->header, 0);
+  CHECK (recount != NULL && recount_window (recount, 0) == 0);
+  recount_free (recount);
   image_close (image);
 }
 
@@ -328,7 +328,7 @@ references (uint64_t offset)
 
   CHECK (walk != NULL);
   CHECK (walk_begin (walk, 0, &all, NULL) == 0 && walk_references (walk, 1) == 0);
-  n = tally_count (walk_tally (walk), offset >> image->header.cluster_bits, &shared);
+  n = refwindow_count (walk_window (walk), offset >> image->header.cluster_bits, &shared);
   walk_free (walk);
   image_close (image);
   return n;

@@ -10,7 +10,7 @@
  * no valid block are ignored.
  *
  * A cluster that has two uses is a fault (R5), as is a reference that is not aligned or
- * that points beyond the end of the file.  A fault ends the census; the caller decides
+ * that points beyond the end of the file.  A fault ends the recount; the caller decides
  * what to do about it.  If there are several faults, the one found first is kept.
  *
  * Locks: `lock' guards the fault, because several threads may find one.
@@ -27,9 +27,9 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/report.h"
-#include "check/census.h"
+#include "check/recount.h"
 
-struct census {
+struct recount {
   struct walk *walk;
   uint64_t end;
   uint32_t refcounts;           /* references that each cluster of refcounts has */
@@ -39,10 +39,10 @@ struct census {
   char fault[200];              /* guarded by lock while threads walk */
 };
 
-struct census *
-census_new (struct storage *file, const struct header *h, uint32_t refcounts)
+struct recount *
+recount_new (struct storage *file, const struct header *h, uint32_t refcounts)
 {
-  struct census *c = calloc (1, sizeof *c);
+  struct recount *c = calloc (1, sizeof *c);
 
   if (c == NULL) {
     report_error ("%s: counting references: %m", storage_path (file));
@@ -53,12 +53,12 @@ census_new (struct storage *file, const struct header *h, uint32_t refcounts)
   c->walk = walk_new (file, h);
   if (c->walk)
     return c;
-  census_free (c);
+  recount_free (c);
   return NULL;
 }
 
 void
-census_free (struct census *c)
+recount_free (struct recount *c)
 {
   if (c == NULL)
     return;
@@ -68,46 +68,46 @@ census_free (struct census *c)
 }
 
 void
-census_follow (struct census *c, struct pace *pace)
+recount_follow (struct recount *c, struct pace *pace)
 {
   pace_expect (pace, walk_bytes (c->walk));
   walk_follow (c->walk, pace);
 }
 
 void
-census_replace_snapshots (struct census *c)
+recount_replace_snapshots (struct recount *c)
 {
   walk_replace_snapshots (c->walk);
 }
 
 uint64_t
-census_count (const struct census *c, uint64_t cluster)
+recount_get (const struct recount *c, uint64_t cluster)
 {
   bool shared;
 
-  return tally_count (walk_tally (c->walk), cluster, &shared);
+  return refwindow_count (walk_window (c->walk), cluster, &shared);
 }
 
 uint64_t
-census_next (const struct census *c)
+recount_next (const struct recount *c)
 {
-  return walk_tally (c->walk)->next;
+  return walk_window (c->walk)->next;
 }
 
 uint64_t
-census_end (const struct census *c)
+recount_end (const struct recount *c)
 {
   return c->end;
 }
 
 const char *
-census_fault (const struct census *c)
+recount_fault (const struct recount *c)
 {
   return c->fault[0] ? c->fault : NULL;
 }
 
 const struct walk *
-census_walk (const struct census *c)
+recount_walk (const struct recount *c)
 {
   return c->walk;
 }
@@ -118,7 +118,7 @@ static int
 fault (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
        const char *fmt, ...)
 {
-  struct census *c = opaque;
+  struct recount *c = opaque;
   LOCK_FOR_BLOCK (&c->lock);
 
   (void) kind, (void) times, (void) offset;
@@ -145,15 +145,15 @@ follow (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
 static const struct walk_visitor visitor = { .fault = fault, .doubt = follow };
 
 int
-census_take (struct census *c, uint64_t first)
+recount_window (struct recount *c, uint64_t first)
 {
-  if (c->taken && first == walk_tally (c->walk)->first)
+  if (c->taken && first == walk_window (c->walk)->first)
     return 0;
   c->taken = false;
   if (walk_begin (c->walk, first, &visitor, c) == -1 ||
       walk_references (c->walk, c->refcounts) == -1)
     return -1;
   c->taken = true;
-  c->end = max64 (c->end, tally_end (walk_tally (c->walk)));
+  c->end = max64 (c->end, refwindow_end (walk_window (c->walk)));
   return 0;
 }

@@ -7,7 +7,7 @@
 
 #include <config.h>
 
-#include "check/tally.h"
+#include "check/refwindow.h"
 #include "lib/stubs.h"
 
 #define BITS 16
@@ -21,41 +21,41 @@ no_fault (void *opaque, enum finding_kind kind, uint64_t times, uint64_t offset,
 }
 
 static void
-begin (struct tally *t, uint64_t first)
+begin (struct refwindow *t, uint64_t first)
 {
-  CHECK (tally_begin (t, first, (struct tally_judge) { .fault = no_fault }) == 0);
+  CHECK (refwindow_begin (t, first, (struct refwindow_judge) { .fault = no_fault }) == 0);
   CHECK (t->next == UINT64_MAX);
 }
 
 static void
-refer (struct tally *t, uint64_t cluster, uint64_t n)
+refer (struct refwindow *t, uint64_t cluster, uint64_t n)
 {
-  CHECK (tally_refer (t, cluster << BITS, n << BITS, ROLE_DATA, 1, "data") == 1);
+  CHECK (refwindow_add (t, cluster << BITS, n << BITS, ROLE_DATA, 1, "data") == 1);
 }
 
 static uint32_t
-count (struct tally *t, uint64_t cluster)
+count (struct refwindow *t, uint64_t cluster)
 {
   bool shared;
 
-  return tally_count (t, cluster, &shared);
+  return refwindow_count (t, cluster, &shared);
 }
 
 int
 main (void)
 {
-  const uint64_t w = TALLY_WINDOW;
-  struct tally t = { .cluster_bits = BITS, .clusters = 4 * w };
+  const uint64_t w = REFWINDOW_CLUSTERS;
+  struct refwindow t = { .cluster_bits = BITS, .clusters = 4 * w };
 
   /* Across the end of the window. */
   begin (&t, 0);
   refer (&t, w - 1, 3);
-  CHECK (t.next == w && count (&t, w - 1) == 1 && tally_end (&t) == w);
+  CHECK (t.next == w && count (&t, w - 1) == 1 && refwindow_end (&t) == w);
 
   /* Windows between are left out. */
   begin (&t, 0);
   refer (&t, 3 * w + 5, 2);
-  CHECK (t.next == 3 * w && tally_end (&t) == 0);
+  CHECK (t.next == 3 * w && refwindow_end (&t) == 0);
   refer (&t, 2 * w - 1, 1);
   CHECK (t.next == w);
   refer (&t, 2 * w, 1);
@@ -68,7 +68,7 @@ main (void)
   CHECK (t.next == UINT64_MAX && count (&t, w) == 1 && count (&t, w - 1) == 0);
   refer (&t, 2 * w - 1, w + 1);
   CHECK (t.next == 2 * w && count (&t, 2 * w - 1) == 1);
-  tally_free (&t);
+  refwindow_free (&t);
   CHECK (error_count () == 0);
   return 0;
 }

@@ -3,9 +3,9 @@
  * How many references does each cluster of a window have, and what is it used for?
  *
  * Memory is limited, whatever the size of the file: references are counted in one window
- * of TALLY_WINDOW clusters (64 MiB of counters; with clusters of 64K, a window spans
- * 1 TiB).  A larger file needs several windows, one after the other.  Windows without
- * references are skipped.  A counter is
+ * of REFWINDOW_CLUSTERS clusters (64 MiB of counters; with clusters of 64K, a window
+ * spans 1 TiB).  A larger file needs several windows, one after the other.  Windows
+ * without references are skipped.  A counter is
  *
  *    shared : 1 | role : 3 | marked : 1 | references : 27
  *
@@ -23,13 +23,13 @@
 
 #include "util/bytes.h"
 #include "format/format.h"
-#include "check/tally.h"
+#include "check/refwindow.h"
 
 #define ROLE_SHIFT 28
 #define ROLE_MASK UINT32_C (7)
 
 void
-tally_init (struct tally *t, struct storage *file, unsigned cluster_bits)
+refwindow_init (struct refwindow *t, struct storage *file, unsigned cluster_bits)
 {
   t->cluster_bits = cluster_bits;
   t->clusters = div_up (storage_size (file), UINT64_C (1) << cluster_bits);
@@ -37,18 +37,18 @@ tally_init (struct tally *t, struct storage *file, unsigned cluster_bits)
 }
 
 void
-tally_free (struct tally *t)
+refwindow_free (struct refwindow *t)
 {
   free ((void *) t->counters);
 }
 
 int
-tally_begin (struct tally *t, uint64_t first, struct tally_judge judge)
+refwindow_begin (struct refwindow *t, uint64_t first, struct refwindow_judge judge)
 {
   free ((void *) t->counters);
   t->judge = judge;
   t->first = first;
-  t->n = first < t->clusters ? min64 (t->clusters - first, TALLY_WINDOW) : 0;
+  t->n = first < t->clusters ? min64 (t->clusters - first, REFWINDOW_CLUSTERS) : 0;
   t->counters = calloc (t->n + 1, sizeof *t->counters);
   t->next = UINT64_MAX;
   if (t->counters)
@@ -71,7 +71,7 @@ role_name (enum role role)
 }
 
 static int
-count_one (struct tally *t, uint64_t cluster, enum role role, uint32_t times,
+count_one (struct refwindow *t, uint64_t cluster, enum role role, uint32_t times,
            const char *what)
 {
   _Atomic uint32_t *counter = &t->counters[cluster - t->first];
@@ -83,15 +83,16 @@ count_one (struct tally *t, uint64_t cluster, enum role role, uint32_t times,
     known = old >> ROLE_SHIFT & ROLE_MASK;
     conflict = known != ROLE_NOTHING &&
       (known != role || role == ROLE_TABLE || (role == ROLE_REFCOUNTS && times > 0));
-    new = (old & (TALLY_SHARED | TALLY_MARKED)) | (conflict ? TALLY_SHARED : 0) |
+    new = (old & (REFWINDOW_SHARED | REFWINDOW_MARKED)) |
+      (conflict ? REFWINDOW_SHARED : 0) |
       (uint32_t) (known != ROLE_NOTHING ? known : role) << ROLE_SHIFT |
-      (uint32_t) min64 ((uint64_t) (old & TALLY_MAX) + times, TALLY_MAX);
+      (uint32_t) min64 ((uint64_t) (old & REFWINDOW_MAX) + times, REFWINDOW_MAX);
   } while (!atomic_compare_exchange_weak_explicit (counter, &old, new,
                                                    memory_order_relaxed,
                                                    memory_order_relaxed));
   if (!conflict)
     return 1;
-  if (old & TALLY_SHARED)
+  if (old & REFWINDOW_SHARED)
     return 0;
   return t->judge.fault (t->judge.opaque, FINDING_OVERLAP, 1, cluster << t->cluster_bits,
                          "the %s at offset %" PRIu64 " overlaps %s", what,
@@ -100,9 +101,9 @@ count_one (struct tally *t, uint64_t cluster, enum role role, uint32_t times,
 
 /* Records that a later window has references. */
 static void
-reach (struct tally *t, uint64_t cluster)
+reach (struct refwindow *t, uint64_t cluster)
 {
-  const uint64_t window = round_down (cluster, TALLY_WINDOW);
+  const uint64_t window = round_down (cluster, REFWINDOW_CLUSTERS);
   uint64_t next = atomic_load (&t->next);
 
   while (window < next && !atomic_compare_exchange_weak (&t->next, &next, window))
@@ -110,8 +111,8 @@ reach (struct tally *t, uint64_t cluster)
 }
 
 int
-tally_refer (struct tally *t, uint64_t offset, uint64_t bytes, enum role role,
-             uint32_t times, const char *what)
+refwindow_add (struct refwindow *t, uint64_t offset, uint64_t bytes, enum role role,
+               uint32_t times, const char *what)
 {
   const unsigned bits = t->cluster_bits;
   const uint64_t first = offset >> bits;
@@ -130,8 +131,8 @@ tally_refer (struct tally *t, uint64_t offset, uint64_t bytes, enum role role,
                            "the %s at %" PRIu64 " lies beyond the end of the file", what,
                            offset);
 
-  if (end > t->first + TALLY_WINDOW)
-    reach (t, max64 (first, t->first + TALLY_WINDOW));
+  if (end > t->first + REFWINDOW_CLUSTERS)
+    reach (t, max64 (first, t->first + REFWINDOW_CLUSTERS));
   end = min64 (end, t->first + t->n);
   for (i = max64 (first, t->first); i < end; i++) {
     r = count_one (t, i, role, times, what);
@@ -143,7 +144,7 @@ tally_refer (struct tally *t, uint64_t offset, uint64_t bytes, enum role role,
 }
 
 uint64_t
-tally_end (const struct tally *t)
+refwindow_end (const struct refwindow *t)
 {
   uint64_t i;
 
@@ -154,7 +155,7 @@ tally_end (const struct tally *t)
 }
 
 void
-tally_mark (struct tally *t, uint64_t cluster)
+refwindow_mark (struct refwindow *t, uint64_t cluster)
 {
-  atomic_fetch_or (&t->counters[cluster - t->first], TALLY_MARKED);
+  atomic_fetch_or (&t->counters[cluster - t->first], REFWINDOW_MARKED);
 }
