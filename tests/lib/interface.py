@@ -58,7 +58,7 @@ for code in re.findall(r'\[HEADER_\w+\] = "([a-z-]+)"', policy) + ["unsupported"
 # --- systemd
 
 for name in os.listdir(os.path.join(top, "systemd")):
-    if re.search(r"\.(socket|service\.in)$", name):
+    if re.search(r"\.(socket|timer|service\.in)$", name):
         unit = "unit " + name.removesuffix(".in")
         lines.add(unit)
         with open(os.path.join(top, "systemd", name), encoding="utf-8") as f:

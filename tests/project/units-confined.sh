@@ -17,20 +17,20 @@ built="$abs_top_builddir/systemd"
 # Units that systemd can load: their program exists, and templates have an instance.
 units="$tmp/units"
 mkdir "$units"
-for service in nbdkit-qcow2@ nbdkit-qcow2-dir; do
+for service in nbdkit-qcow2@ nbdkit-qcow2-dir nbdkit-qcow2-backup@; do
   sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "$built/$service.service" \
     >"$units/$service.service"
-  cp "$source/$service.socket" "$units"
 done
+cp "$source"/*.socket "$source"/*.timer "$units"
 
-for service in nbdkit-qcow2@disk.qcow2 nbdkit-qcow2-dir; do
+for service in nbdkit-qcow2@disk.qcow2 nbdkit-qcow2-dir nbdkit-qcow2-backup@disk.qcow2; do
   cp "$units/${service/@*/@}.service" "$tmp/$service.service"
   systemd-analyze security --no-pager --offline=true --threshold=5 \
     "$tmp/$service.service" >"$tmp/rating" 2>&1 || { cat "$tmp/rating"; false; }
   tail -n 1 "$tmp/rating"
 
   systemd-analyze verify --man=no "$units/${service/@*/@}.service" \
-    "$units/${service/@*/@}.socket" >"$tmp/mistakes" 2>&1 || :
+    "$units/${service/@*/@}".[st][oi]* >"$tmp/mistakes" 2>&1 || :
   # (What is wrong with other units of the host is not our business.)
   if grep nbdkit-qcow2 "$tmp/mistakes"; then fail "systemd does not like the units"; fi
 done
@@ -41,6 +41,8 @@ has ()
   [ "$(unit_value "$1" "${2%%=*}")" = "${2#*=}" ] || fail "${1##*/}: not $2"
 }
 
+has "$built/nbdkit-qcow2-backup@.service" RestrictAddressFamilies=AF_UNIX
+has "$built/nbdkit-qcow2@.service" RestrictAddressFamilies=none
 # Clients are in the group of the sockets, and in none of the service.
 for service in nbdkit-qcow2@ nbdkit-qcow2-dir; do
   for setting in User=nbdkit-qcow2 Group=nbdkit-qcow2 SupplementaryGroups= UMask=0077 \
