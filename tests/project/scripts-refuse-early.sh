@@ -35,15 +35,16 @@ refuses 1 "no coverage is known: run make coverage first" scripts/mutate 5 unit/
 refuses 1 "no mutant's name begins with nowhere/" scripts/mutate --list --only nowhere/
 refuses 1 "nothing has run yet: run make coverage first" scripts/coverage --report
 refuses 1 "no such test: nowhere" scripts/coverage nowhere
-refuses 1 "no exhibit has 'nonsense' in its name" scripts/museum nonsense
-refuses 1 "no exhibit has 'nonsense' in its name" scripts/museum --list cve nonsense
+refuses 1 "no case has 'nonsense' in its name" scripts/regressions nonsense
+refuses 1 "no case has 'nonsense' in its name" scripts/regressions --list cve nonsense
 refuses 2 "invalid float value: 'abc'" lab/soak abc
 refuses 1 "--out: $tmp exists" lab/soak --out "$tmp"
 refuses 2 "invalid int value: 'x'" lab/powercut --rounds x
 refuses 1 "--work: $tmp exists" lab/powercut --work "$tmp"
 
 # (Right ones would build.)
-for right in 'scripts/museum cve' 'scripts/coverage --missing' 'lab/soak 1' lab/powercut; do
+for right in 'scripts/regressions cve' 'scripts/coverage --missing' 'lab/soak 1' \
+    lab/powercut; do
   # shellcheck disable=SC2086
   if "$tmp/top/"$right < /dev/null > "$tmp/out" 2>&1; then fail "$right: no error"; fi
   grep BUILDS "$tmp/out" || fail "$right: does not build"

@@ -18,7 +18,7 @@ while IFS= read -r row; do
   if [[ "$row" =~ ^(\ {4}|\ {8})[a-zA-Z] ]]; then
     rows=$((rows + 1))
     # A row without a test would be an unproven claim.
-    [[ "$row" =~ (unit|crash|fuzz|img|museum|serve|project)/ ]] || { echo "no test: $row"; exit 1; }
+    [[ "$row" =~ (unit|crash|fuzz|img|regressions|serve|project)/ ]] || { echo "no test: $row"; exit 1; }
   fi
 done <<< "$promises
 $features"
@@ -27,7 +27,7 @@ $features"
 # names TEXT: the tests that it names.
 names ()
 {
-  grep -oE '\b(unit|crash|fuzz|img|museum|serve|project)/[a-z0-9/*-]+(\.(sh|c))?' <<< "$1" | sort -u
+  grep -oE '\b(unit|crash|fuzz|img|regressions|serve|project)/[a-z0-9/*-]+(\.(sh|c))?' <<< "$1" | sort -u
 }
 [ "$(names "$features" | wc -l)" -gt 40 ]
 

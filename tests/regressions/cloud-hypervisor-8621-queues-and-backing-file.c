@@ -12,27 +12,27 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   struct image_spec spec = { .version = 3, .cluster_size = 65536,
                              .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
 
-  exhibit_enter ("queues-and-backing-file");
-  exhibit_over_raw (&spec, 20);
-  e = exhibit_open (NULL);
-  exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 4096);     /* the table is in memory */
+  regression_enter ("queues-and-backing-file");
+  regression_over_raw (&spec, 20);
+  e = regression_open (NULL);
+  regression_must (e, REGRESSION_WRITE, 512 << 10, 4096);  /* the table is in memory */
   /* One copies the cluster, while others write to it. */
-  exhibit_hold (e, STORAGE_OP_WRITE, EXHIBIT_WRITE, 4096, 4096);
-  exhibit_start (e, EXHIBIT_WRITE, 0, 512);
-  exhibit_start (e, EXHIBIT_WRITE, 32768, 8192);
-  exhibit_start (e, EXHIBIT_ZERO, 16384, 4096);
-  exhibit_start (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_go (e);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_hold (e, STORAGE_OP_WRITE, REGRESSION_WRITE, 4096, 4096);
+  regression_start (e, REGRESSION_WRITE, 0, 512);
+  regression_start (e, REGRESSION_WRITE, 32768, 8192);
+  regression_start (e, REGRESSION_ZERO, 16384, 4096);
+  regression_start (e, REGRESSION_FLUSH, 0, 0);
+  regression_go (e);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_close (e);
+  return regression_leave ();
 }

@@ -12,25 +12,25 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 65536,
                                    .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   uint64_t at;
 
-  exhibit_enter ("two-queues");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (NULL);
+  regression_enter ("two-queues");
+  image_create (REGRESSION, &spec);
+  e = regression_open (NULL);
   for (at = 0; at < 2 * spec.cluster_size; at += spec.cluster_size) {
-    exhibit_hold (e, STORAGE_OP_WRITE, EXHIBIT_WRITE, at, 4096);
-    exhibit_start (e, EXHIBIT_WRITE, at + 8192, 4096);
-    exhibit_start (e, EXHIBIT_WRITE, at + 16384, 512);
-    exhibit_go (e);
+    regression_hold (e, STORAGE_OP_WRITE, REGRESSION_WRITE, at, 4096);
+    regression_start (e, REGRESSION_WRITE, at + 8192, 4096);
+    regression_start (e, REGRESSION_WRITE, at + 16384, 512);
+    regression_go (e);
   }
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_close (e);
+  return regression_leave ();
 }

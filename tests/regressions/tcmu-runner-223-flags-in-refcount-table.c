@@ -12,23 +12,23 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 512,
                                    .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   const struct blob *file;
   uint64_t table, entries, i, entry, blocks = 0;
 
-  exhibit_enter ("flags-in-refcount-table");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
-  exhibit_must (e, EXHIBIT_WRITE, 0, spec.size);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  file = exhibit_file (e);
+  regression_enter ("flags-in-refcount-table");
+  image_create (REGRESSION, &spec);
+  e = regression_open (&(struct regression_options) { .no_cuts = true });
+  regression_must (e, REGRESSION_WRITE, 0, spec.size);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  file = regression_file (e);
   table = blob_get (file, 48, 8);
   entries = blob_get (file, 56, 4) * spec.cluster_size / 8;
   for (i = 0; i < entries; i++) {
@@ -37,6 +37,6 @@ main (void)
     blocks += entry != 0;
   }
   CHECK (blocks > 4);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_close (e);
+  return regression_leave ();
 }

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# untrusted=true, with each image that a shell test of the museum gives to the plugin: it
+# untrusted=true, with each image that a shell test of the corpus gives to the plugin: it
 # is served read-only, or refused in one line, soon, and with little memory.  It does not
 # change, and no files are opened but those that any image needs.  (The C tests of the
-# museum serve theirs with untrusted=true themselves: lib/exhibit.c.)
+# regressions serve theirs with untrusted=true themselves: lib/regression.c.)
 #
-# Environment: EXHIBITS="NAME...": only these (in the long suite).
+# Environment: CASES="NAME...": only these (in the long suite).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -16,7 +16,7 @@ requires strace -f -e trace=openat true
 # --- the images
 
 images="$tmp/images"
-mkdir "$images" "$tmp/exhibits" "$tmp/traces"
+mkdir "$images" "$tmp/cases" "$tmp/traces"
 # In place of nbdkit: keeps the image of the plugin, if it is a new one.
 cat >"$tmp/nbdkit" <<END
 #!/bin/bash
@@ -25,7 +25,7 @@ for word; do
   file="\${word#file=}"
   if [ -n "\$behind" ] && [ -f "\$file" ] && [ "\$(head -c 3 "\$file")" = QFI ]; then
     sum=\$(sha256sum <"\$file")
-    name="$images/\$EXHIBIT-\${sum:0:16}"
+    name="$images/\$CASE-\${sum:0:16}"
     compgen -G "$images/*-\${sum:0:16}" >/dev/null || cp --sparse=always "\$file" "\$name"
     break
   fi
@@ -35,23 +35,23 @@ exec "$NBDKIT" "\$@"
 END
 chmod +x "$tmp/nbdkit"
 
-# take EXHIBIT
+# take CASE
 take ()
 {
   local name status=0
 
   name="$(basename "$1" .sh)"
-  EXHIBIT="$name" NBDKIT="$tmp/nbdkit" bash "$1" >"$tmp/$name.log" 2>&1 || status=$?
+  CASE="$name" NBDKIT="$tmp/nbdkit" bash "$1" >"$tmp/$name.log" 2>&1 || status=$?
   [ "$status" = 0 ] || [ "$status" = 77 ] || { tail "$tmp/$name.log"; return 1; }
 }
 export -f take
 export tmp srcdir abs_top_builddir PLUGIN
 
-sample 12 "$srcdir"/museum/*.sh
-for exhibit in "${sample[@]}"; do
-  name="$(basename "$exhibit" .sh)"
-  [[ " ${EXHIBITS:-$name} " != *" $name "* ]] || echo "$exhibit"
-done | (cd "$tmp/exhibits" && xargs -P 4 -I '{}' bash -c 'take "{}"')
+sample 12 "$srcdir"/regressions/*.sh
+for case in "${sample[@]}"; do
+  name="$(basename "$case" .sh)"
+  [[ " ${CASES:-$name} " != *" $name "* ]] || echo "$case"
+done | (cd "$tmp/cases" && xargs -P 4 -I '{}' bash -c 'take "{}"')
 
 # --- served
 
@@ -136,7 +136,7 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
             fail(image, "is not all that is opened: %s" % sorted(opened - usual))
 counts = collections.Counter(ends)
 print("%d images: %s" % (len(names), ", ".join("%s %d" % c for c in counts.items())))
-if "EXHIBITS" not in os.environ and (len(names) < IMAGES or
+if "CASES" not in os.environ and (len(names) < IMAGES or
                                       len(counts) < ENDS):
-    sys.exit("the museum has more images")
+    sys.exit("the corpus has more images")
 PY

@@ -23,7 +23,7 @@
 
 #include "util/bytes.h"
 #include "lib/checker.h"
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 #include "lib/ledger.h"
 #include "lib/powercut.h"
 #include "lib/survivor.h"
@@ -35,8 +35,8 @@
 #define PATIENCE 300
 
 struct errand {
-  struct exhibit *e;
-  enum exhibit_request request;
+  struct regression *e;
+  enum regression_request request;
   uint64_t offset, count;
   enum storage_op stop_at;
   bool stops;                   /* and has not been stopped yet */
@@ -44,8 +44,8 @@ struct errand {
   pthread_t thread;
 };
 
-struct exhibit {
-  struct exhibit_options options;
+struct regression {
+  struct regression_options options;
   struct disk_options disk_options;
   struct storage_hooks hooks;   /* the simdisk's, and the thread that is held */
   struct power_cut_trial power;
@@ -72,7 +72,7 @@ static _Thread_local struct errand *my_errand;
 static void
 judge (void *opaque, const struct remains *r)
 {
-  struct exhibit *e = opaque;
+  struct regression *e = opaque;
   const bool dirty = blob_get (r->file, 4, 4) == 3 && blob_get (r->file, 72, 8) & 1;
 
   /* The dirty bit says that refcounts may be wrong. */
@@ -87,7 +87,7 @@ judge (void *opaque, const struct remains *r)
 }
 
 void
-exhibit_check (struct exhibit *e)
+regression_check (struct regression *e)
 {
   unsigned char *buf = malloc (e->initial.len);
 
@@ -105,7 +105,7 @@ static int
 before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,
         int niov, uint64_t offset, uint64_t count, bool dsync)
 {
-  struct exhibit *e = opaque;
+  struct regression *e = opaque;
   const struct storage_hooks *sim = simdisk_hooks (e->power.sim);
 
   if (my_errand && my_errand->stops && my_errand->stop_at == op) {
@@ -123,23 +123,23 @@ before (void *opaque, const char *path, enum storage_op op, const struct iovec *
 /* --- open and close --- */
 
 void
-exhibit_enter (const char *name)
+regression_enter (const char *name)
 {
   trials_seed = seed_from_env ();
   images_enter (name);
 }
 
 int
-exhibit_leave (void)
+regression_leave (void)
 {
   images_leave ();
   printf ("%u power cuts\n", power_cuts.cuts);
   return 0;
 }
 
-/* Puts a disk with the contents of the file EXHIBIT under power. */
+/* Puts a disk with the contents of the file REGRESSION under power. */
 static void
-power_on (struct exhibit *e)
+power_on (struct regression *e)
 {
   power_cut_begin (&e->power, trials_seed);
   if (e->options.no_cuts)
@@ -147,7 +147,7 @@ power_on (struct exhibit *e)
 }
 
 static void
-connect (struct exhibit *e)
+connect (struct regression *e)
 {
   if (disk_open (&e->disk_options, &e->disk) == -1 ||
       (e->client = export_open (e->disk, "", true)) == NULL ||
@@ -156,7 +156,7 @@ connect (struct exhibit *e)
 }
 
 static bool
-disconnect (struct exhibit *e)
+disconnect (struct regression *e)
 {
   const bool left = export_close (e->client) == 0;
 
@@ -164,7 +164,7 @@ disconnect (struct exhibit *e)
 }
 
 void
-exhibit_over_raw (struct image_spec *spec, int n)
+regression_over_raw (struct image_spec *spec, int n)
 {
   struct blob contents;
   struct rng rng;
@@ -172,34 +172,34 @@ exhibit_over_raw (struct image_spec *spec, int n)
   rng_init (&rng, 1, 0);
   image_over_raw (spec, &rng, spec->size, n, &contents);
   blob_free (&contents);
-  image_create (EXHIBIT, spec);
+  image_create (REGRESSION, spec);
 }
 
-struct exhibit *
-exhibit_open (const struct exhibit_options *options)
+struct regression *
+regression_open (const struct regression_options *options)
 {
-  struct exhibit *e = calloc (1, sizeof *e);
+  struct regression *e = calloc (1, sizeof *e);
 
   CHECK (e != NULL);
   if (options)
     e->options = *options;
   pthread_mutex_init (&e->lock, NULL);
   pthread_cond_init (&e->changed, NULL);
-  image_contents (EXHIBIT, NULL, &e->initial);
+  image_contents (REGRESSION, NULL, &e->initial);
   e->contents.len = e->initial.len;
   e->contents.data = malloc (e->initial.len);
   CHECK (e->contents.data != NULL);
   e->ledger = ledger_new (&e->initial);
 
   e->power = (struct power_cut_trial) {
-    .path = images_path (EXHIBIT), .opaque = e, .judge = judge,
+    .path = images_path (REGRESSION), .opaque = e, .judge = judge,
   };
   rng_init (&e->power.rng, trials_seed, 0);
   power_on (e);
-  if (blob_get (exhibit_file (e), 8, 8) != 0)
+  if (blob_get (regression_file (e), 8, 8) != 0)
     blob_load ("below", &e->below);
-  e->cluster_size = UINT64_C (1) << blob_get (exhibit_file (e), 20, 4);
-  e->trims = blob_get (exhibit_file (e), 4, 4) == 3 || e->below.data == NULL;
+  e->cluster_size = UINT64_C (1) << blob_get (regression_file (e), 20, 4);
+  e->trims = blob_get (regression_file (e), 4, 4) == 3 || e->below.data == NULL;
   e->hooks = (struct storage_hooks) { .before = before, .opaque = e };
   e->disk_options = (struct disk_options) {
     .path = e->power.path, .l2_cache = e->options.l2_cache_small ? 4096 : 1 << 20,
@@ -211,12 +211,12 @@ exhibit_open (const struct exhibit_options *options)
 }
 
 bool
-exhibit_reopen (struct exhibit *e)
+regression_reopen (struct regression *e)
 {
   const bool left = disconnect (e);
 
   /* (A file that is opened is measured.) */
-  blob_save (EXHIBIT, exhibit_file (e));
+  blob_save (REGRESSION, regression_file (e));
   power_cut_end (&e->power);
   power_on (e);
   connect (e);
@@ -225,9 +225,9 @@ exhibit_reopen (struct exhibit *e)
 
 /* What is left is served with untrusted=true too, or refused if it has a backing file. */
 static void
-serve_untrusted (struct exhibit *e)
+serve_untrusted (struct regression *e)
 {
-  blob_save (EXHIBIT, exhibit_file (e));
+  blob_save (REGRESSION, regression_file (e));
   e->disk_options.hooks = NULL;
   e->disk_options.untrusted = true;
   e->disk_options.backing = BACKING_DENY;
@@ -242,12 +242,12 @@ serve_untrusted (struct exhibit *e)
       (e->client = export_open (e->disk, "", true)) == NULL)
     FAIL ("the image cannot be opened with untrusted=true");
   CHECK (!export_is_writable (e->client));
-  exhibit_check (e);
+  regression_check (e);
   CHECK (disconnect (e));
 }
 
 static void
-finish (struct exhibit *e)
+finish (struct regression *e)
 {
   power_cut_all_ways (&e->power);
   power_cut_end (&e->power);
@@ -262,10 +262,10 @@ finish (struct exhibit *e)
 }
 
 void
-exhibit_close (struct exhibit *e)
+regression_close (struct regression *e)
 {
   CHECK (e->nr_errands == 0);
-  exhibit_check (e);
+  regression_check (e);
   if (!disconnect (e))
     FAIL ("the disk cannot be closed: %m");
   /* What was acknowledged is durable when the last writer has left. */
@@ -276,7 +276,7 @@ exhibit_close (struct exhibit *e)
 }
 
 void
-exhibit_abandon (struct exhibit *e)
+regression_abandon (struct regression *e)
 {
   CHECK (e->nr_errands == 0);
   disconnect (e);
@@ -284,13 +284,13 @@ exhibit_abandon (struct exhibit *e)
 }
 
 struct simdisk *
-exhibit_disk (struct exhibit *e)
+regression_disk (struct regression *e)
 {
   return e->power.sim;
 }
 
 const struct blob *
-exhibit_file (struct exhibit *e)
+regression_file (struct regression *e)
 {
   return simdisk_cut (e->power.sim, &e->power.rng, CUT_ALL);
 }
@@ -298,12 +298,12 @@ exhibit_file (struct exhibit *e)
 /* --- requests --- */
 
 static int
-write_or_zero (struct exhibit *e, enum exhibit_request request, uint64_t offset,
+write_or_zero (struct regression *e, enum regression_request request, uint64_t offset,
                uint64_t count)
 {
   const uint64_t first = offset / LEDGER_SECTOR, n = count / LEDGER_SECTOR;
   const uint32_t contents =
-    request == EXHIBIT_WRITE ? ledger_contents (e->ledger) : LEDGER_ZEROS;
+    request == REGRESSION_WRITE ? ledger_contents (e->ledger) : LEDGER_ZEROS;
   unsigned char *buf = malloc (count);
   int r, err;
 
@@ -311,10 +311,10 @@ write_or_zero (struct exhibit *e, enum exhibit_request request, uint64_t offset,
   ledger_fill (contents, first, n, buf);
   ledger_begin (e->ledger, first, n, contents);
   switch (request) {
-  case EXHIBIT_WRITE:
+  case REGRESSION_WRITE:
     r = export_write (e->client, buf, count, offset, false);
     break;
-  case EXHIBIT_ZERO:
+  case REGRESSION_ZERO:
     r = export_zero (e->client, count, offset, REQUEST_MAY_TRIM, false);
     break;
   default:
@@ -322,14 +322,14 @@ write_or_zero (struct exhibit *e, enum exhibit_request request, uint64_t offset,
     r = export_trim (e->client, count, offset, false);
   }
   err = r == -1 ? errno : 0;
-  if (r == 0 && (request != EXHIBIT_TRIM || e->trims))
+  if (r == 0 && (request != REGRESSION_TRIM || e->trims))
     ledger_end (e->ledger, first, n, false);
   free (buf);
   return err;
 }
 
 static int
-flush (struct exhibit *e)
+flush (struct regression *e)
 {
   const uint64_t stamp = ledger_flush_begin (e->ledger);
 
@@ -340,12 +340,13 @@ flush (struct exhibit *e)
 }
 
 int
-exhibit_do (struct exhibit *e, enum exhibit_request request, uint64_t offset,
-            uint64_t count)
+regression_do (struct regression *e, enum regression_request request, uint64_t offset,
+               uint64_t count)
 {
   int err;
 
-  err = request == EXHIBIT_FLUSH ? flush (e) : write_or_zero (e, request, offset, count);
+  err = request == REGRESSION_FLUSH ? flush (e)
+    : write_or_zero (e, request, offset, count);
   if (err != 0 && simdisk_failures (e->power.sim) == 0) {
     errno = err;
     FAIL ("request of kind %d fails, and no fault was ordered: %m", request);
@@ -354,10 +355,10 @@ exhibit_do (struct exhibit *e, enum exhibit_request request, uint64_t offset,
 }
 
 void
-exhibit_must (struct exhibit *e, enum exhibit_request request, uint64_t offset,
-              uint64_t count)
+regression_must (struct regression *e, enum regression_request request, uint64_t offset,
+                 uint64_t count)
 {
-  errno = exhibit_do (e, request, offset, count);
+  errno = regression_do (e, request, offset, count);
   if (errno != 0)
     FAIL ("request of kind %d must succeed: %m", request);
 }
@@ -368,10 +369,10 @@ static void *
 run_errand (void *opaque)
 {
   struct errand *errand = opaque;
-  struct exhibit *e = errand->e;
+  struct regression *e = errand->e;
 
   my_errand = errand;
-  exhibit_do (e, errand->request, errand->offset, errand->count);
+  regression_do (e, errand->request, errand->offset, errand->count);
   pthread_mutex_lock (&e->lock);
   errand->ended = true;
   pthread_cond_broadcast (&e->changed);
@@ -380,7 +381,7 @@ run_errand (void *opaque)
 }
 
 static struct errand *
-start (struct exhibit *e, struct errand errand)
+start (struct regression *e, struct errand errand)
 {
   struct errand *mine = &e->errands[e->nr_errands];
 
@@ -393,8 +394,8 @@ start (struct exhibit *e, struct errand errand)
 }
 
 void
-exhibit_hold (struct exhibit *e, enum storage_op op, enum exhibit_request request,
-              uint64_t offset, uint64_t count)
+regression_hold (struct regression *e, enum storage_op op,
+                 enum regression_request request, uint64_t offset, uint64_t count)
 {
   const struct errand *errand;
 
@@ -413,8 +414,8 @@ exhibit_hold (struct exhibit *e, enum storage_op op, enum exhibit_request reques
 }
 
 void
-exhibit_start (struct exhibit *e, enum exhibit_request request, uint64_t offset,
-               uint64_t count)
+regression_start (struct regression *e, enum regression_request request, uint64_t offset,
+                  uint64_t count)
 {
   const struct errand *errand;
   struct timespec until;
@@ -434,7 +435,7 @@ exhibit_start (struct exhibit *e, enum exhibit_request request, uint64_t offset,
 }
 
 void
-exhibit_go (struct exhibit *e)
+regression_go (struct regression *e)
 {
   unsigned i;
 

@@ -12,23 +12,23 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 512,
                                    .refcount_bits = 64, .size = 256 << 10 };
-  struct exhibit *e;
+  struct regression *e;
   uint64_t at;
 
-  exhibit_enter ("refcount-growth-interrupted");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (NULL);
+  regression_enter ("refcount-growth-interrupted");
+  image_create (REGRESSION, &spec);
+  e = regression_open (NULL);
   for (at = 0; at < spec.size; at += 64 << 10) {
-    exhibit_must (e, EXHIBIT_WRITE, at, 64 << 10);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_WRITE, at, 64 << 10);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
   }
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_close (e);
+  return regression_leave ();
 }

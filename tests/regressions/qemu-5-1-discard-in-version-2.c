@@ -11,25 +11,25 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   struct image_spec spec = { .version = 2, .cluster_size = 65536,
                              .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
 
-  exhibit_enter ("discard-in-version-2");
-  exhibit_over_raw (&spec, 30);
-  e = exhibit_open (NULL);
-  exhibit_must (e, EXHIBIT_WRITE, 0, spec.size);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_TRIM, 0, 512 << 10);
-  exhibit_check (e);            /* what was written, or zeros */
-  exhibit_must (e, EXHIBIT_ZERO, 512 << 10, 256 << 10);
-  exhibit_check (e);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_enter ("discard-in-version-2");
+  regression_over_raw (&spec, 30);
+  e = regression_open (NULL);
+  regression_must (e, REGRESSION_WRITE, 0, spec.size);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_TRIM, 0, 512 << 10);
+  regression_check (e);         /* what was written, or zeros */
+  regression_must (e, REGRESSION_ZERO, 512 << 10, 256 << 10);
+  regression_check (e);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_close (e);
+  return regression_leave ();
 }

@@ -13,27 +13,27 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   struct image_spec spec = { .version = 3, .cluster_size = 65536, .extended = true,
                              .refcount_bits = 16, .size = 512 << 10 };
-  struct exhibit *e;
+  struct regression *e;
 
-  exhibit_enter ("subclusters-show-old-bytes");
-  exhibit_over_raw (&spec, 20);
-  e = exhibit_open (NULL);
-  exhibit_must (e, EXHIBIT_WRITE, 3 * 2048 + 512, 4096);        /* over the backing file */
-  exhibit_must (e, EXHIBIT_WRITE, 65536, 65536);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_ZERO, 65536 + 2048, 8 * 2048);       /* old bytes remain */
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_WRITE, 65536 + 2048 + 512, 512);
-  exhibit_check (e);
-  exhibit_must (e, EXHIBIT_WRITE, 65536 + 3 * 2048 + 1024, 4096);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_enter ("subclusters-show-old-bytes");
+  regression_over_raw (&spec, 20);
+  e = regression_open (NULL);
+  regression_must (e, REGRESSION_WRITE, 3 * 2048 + 512, 4096); /* over the backing file */
+  regression_must (e, REGRESSION_WRITE, 65536, 65536);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_ZERO, 65536 + 2048, 8 * 2048);  /* old bytes remain */
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_WRITE, 65536 + 2048 + 512, 512);
+  regression_check (e);
+  regression_must (e, REGRESSION_WRITE, 65536 + 3 * 2048 + 1024, 4096);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_close (e);
+  return regression_leave ();
 }

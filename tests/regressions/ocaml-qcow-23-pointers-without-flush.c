@@ -13,26 +13,26 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 2048,
                                    .refcount_bits = 16, .size = 4 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i;
 
-  exhibit_enter ("pointers-without-flush");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (NULL);
+  regression_enter ("pointers-without-flush");
+  image_create (REGRESSION, &spec);
+  e = regression_open (NULL);
   /* Each write needs a new L2 table, and no refcount was raised ahead of time. */
   for (i = 0; i < 4; i++) {
-    exhibit_must (e, EXHIBIT_WRITE, i << 20, 4096);
-    exhibit_must (e, EXHIBIT_WRITE, (i << 20) + 65536, 4096);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    CHECK (exhibit_reopen (e));
+    regression_must (e, REGRESSION_WRITE, i << 20, 4096);
+    regression_must (e, REGRESSION_WRITE, (i << 20) + 65536, 4096);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    CHECK (regression_reopen (e));
   }
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_close (e);
+  return regression_leave ();
 }

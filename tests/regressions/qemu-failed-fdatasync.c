@@ -19,36 +19,36 @@
 
 #include <errno.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 4096,
                                    .refcount_bits = 16, .size = 8 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i, k;
 
-  exhibit_enter ("failed-fdatasync");
-  image_create (EXHIBIT, &spec);
+  regression_enter ("failed-fdatasync");
+  image_create (REGRESSION, &spec);
   for (i = 0; i < 4; i++) {
     const struct fault fault = {
       .ops = 1 << STORAGE_OP_SYNC, .after = i, .times = 1, .err = EIO,
     };
     bool failed = false;
 
-    e = exhibit_open (NULL);
-    simdisk_fault (exhibit_disk (e), &fault);
+    e = regression_open (NULL);
+    simdisk_fault (regression_disk (e), &fault);
     quiet_errors = true;
     for (k = 0; k < 4; k++) {
-      exhibit_write (e, k << 21, 8192);
-      failed |= exhibit_flush (e) == EIO;
+      regression_write (e, k << 21, 8192);
+      failed |= regression_flush (e) == EIO;
       /* The failure is not forgotten. */
-      CHECK (!failed || exhibit_flush (e) == EIO);
+      CHECK (!failed || regression_flush (e) == EIO);
     }
     CHECK (failed);
-    exhibit_abandon (e);
+    regression_abandon (e);
     quiet_errors = false;
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }

@@ -12,29 +12,29 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   struct image_spec spec = { .version = 3, .cluster_size = 65536,
                              .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i;
 
-  exhibit_enter ("write-zeroes-unmap-keeps-pointer");
+  regression_enter ("write-zeroes-unmap-keeps-pointer");
   for (i = 0; i < 2; i++) {
     spec.extended = i;
-    image_create (EXHIBIT, &spec);
-    e = exhibit_open (NULL);
-    exhibit_must (e, EXHIBIT_WRITE, 0, 256 << 10);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_must (e, EXHIBIT_ZERO, 0, 128 << 10);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 256 << 10);
-    exhibit_must (e, EXHIBIT_WRITE, 4096, 4096);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_close (e);
+    image_create (REGRESSION, &spec);
+    e = regression_open (NULL);
+    regression_must (e, REGRESSION_WRITE, 0, 256 << 10);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_ZERO, 0, 128 << 10);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_WRITE, 512 << 10, 256 << 10);
+    regression_must (e, REGRESSION_WRITE, 4096, 4096);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_close (e);
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }

@@ -14,38 +14,38 @@
 
 #include <errno.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 4096,
                                    .refcount_bits = 16, .size = 8 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i, k;
 
-  exhibit_enter ("failed-write-frees-live-cluster");
+  regression_enter ("failed-write-frees-live-cluster");
   for (i = 0; i < 10; i++) {
     const struct fault fault = {
       .ops = 1 << STORAGE_OP_WRITE, .after = i, .times = UINT64_MAX, .err = ENOSPC,
     };
 
-    image_create (EXHIBIT, &spec);
-    e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
-    simdisk_fault (exhibit_disk (e), &fault);
+    image_create (REGRESSION, &spec);
+    e = regression_open (&(struct regression_options) { .no_cuts = true });
+    simdisk_fault (regression_disk (e), &fault);
     quiet_errors = true;
     for (k = 0; k < 4; k++) {
-      exhibit_write (e, k << 21, 8192);
-      exhibit_write (e, (k << 21) + 65536, 512);
+      regression_write (e, k << 21, 8192);
+      regression_write (e, (k << 21) + 65536, 512);
     }
-    exhibit_flush (e);
-    simdisk_fault (exhibit_disk (e), NULL);
-    exhibit_reopen (e);
+    regression_flush (e);
+    simdisk_fault (regression_disk (e), NULL);
+    regression_reopen (e);
     quiet_errors = false;
     for (k = 0; k < 4; k++)
-      exhibit_must (e, EXHIBIT_WRITE, (k << 21) + (1 << 20), 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_close (e);
+      regression_must (e, REGRESSION_WRITE, (k << 21) + (1 << 20), 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_close (e);
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }

@@ -17,7 +17,7 @@
 
 #include <errno.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
@@ -28,24 +28,24 @@ main (void)
     .ops = 1 << STORAGE_OP_TRUNCATE | 1 << STORAGE_OP_ALLOCATE, .times = UINT64_MAX,
     .err = ENOSPC,
   };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i, k;
 
-  exhibit_enter ("compressed-clusters-and-enospc");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .compress = true });
-  exhibit_must (e, EXHIBIT_WRITE, 0, 128 << 10);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  simdisk_limit (exhibit_disk (e), simdisk_size (exhibit_disk (e)));
-  simdisk_fault (exhibit_disk (e), &full);
+  regression_enter ("compressed-clusters-and-enospc");
+  image_create (REGRESSION, &spec);
+  e = regression_open (&(struct regression_options) { .compress = true });
+  regression_must (e, REGRESSION_WRITE, 0, 128 << 10);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  simdisk_limit (regression_disk (e), simdisk_size (regression_disk (e)));
+  simdisk_fault (regression_disk (e), &full);
   quiet_errors = true;
   for (i = 0; i < 2; i++)
     for (k = 0; k < 32; k++)
-      exhibit_write (e, k * 4096, 4096);
-  simdisk_fault (exhibit_disk (e), NULL);
-  simdisk_limit (exhibit_disk (e), UINT64_MAX);
+      regression_write (e, k * 4096, 4096);
+  simdisk_fault (regression_disk (e), NULL);
+  simdisk_limit (regression_disk (e), UINT64_MAX);
   quiet_errors = false;
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_close (e);
+  return regression_leave ();
 }

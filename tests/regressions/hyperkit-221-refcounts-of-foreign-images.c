@@ -12,7 +12,7 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
@@ -20,16 +20,16 @@ main (void)
   /* A block counts 64 clusters, and the table has 64 blocks at first. */
   const struct image_spec spec = { .version = 3, .cluster_size = 512,
                                    .refcount_bits = 64, .size = 4 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   uint64_t at;
 
-  exhibit_enter ("refcounts-of-foreign-images");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
+  regression_enter ("refcounts-of-foreign-images");
+  image_create (REGRESSION, &spec);
+  e = regression_open (&(struct regression_options) { .no_cuts = true });
   for (at = 0; at < spec.size; at += 64 << 10) {
-    exhibit_must (e, EXHIBIT_WRITE, at, 64 << 10);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_WRITE, at, 64 << 10);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
   }
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_close (e);
+  return regression_leave ();
 }

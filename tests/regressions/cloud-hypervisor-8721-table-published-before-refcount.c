@@ -14,12 +14,12 @@
 
 #include <errno.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 /* Of the requests that need a new table, those after the first FAIL operations meet a
  * full disk. */
 static void
-fill_up (struct exhibit *e, uint64_t fail)
+fill_up (struct regression *e, uint64_t fail)
 {
   const struct fault full = {
     .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE | 1 << STORAGE_OP_ALLOCATE,
@@ -27,13 +27,13 @@ fill_up (struct exhibit *e, uint64_t fail)
   };
   unsigned k;
 
-  simdisk_fault (exhibit_disk (e), &full);
+  simdisk_fault (regression_disk (e), &full);
   quiet_errors = true;
   for (k = 0; k < 4; k++)
-    exhibit_write (e, k << 20, 4096);
-  exhibit_flush (e);
+    regression_write (e, k << 20, 4096);
+  regression_flush (e);
   quiet_errors = false;
-  simdisk_fault (exhibit_disk (e), NULL);
+  simdisk_fault (regression_disk (e), NULL);
 }
 
 int
@@ -42,25 +42,25 @@ main (void)
   /* A table maps 512 KiB. */
   const struct image_spec spec = { .version = 3, .cluster_size = 2048,
                                    .refcount_bits = 16, .size = 4 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i, k;
 
-  exhibit_enter ("table-published-before-refcount");
+  regression_enter ("table-published-before-refcount");
   for (i = 0; i < 8; i++) {
-    image_create (EXHIBIT, &spec);
-    e = exhibit_open (NULL);
+    image_create (REGRESSION, &spec);
+    e = regression_open (NULL);
     /* (With clusters ahead of time for some, and for none.) */
     if (i % 2 == 1)
-      exhibit_must (e, EXHIBIT_WRITE, 3 << 19, 4096);
+      regression_must (e, REGRESSION_WRITE, 3 << 19, 4096);
     fill_up (e, i / 2);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    CHECK (exhibit_reopen (e));
-    exhibit_check (e);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    CHECK (regression_reopen (e));
+    regression_check (e);
     /* These need clusters that are free. */
     for (k = 0; k < 4; k++)
-      exhibit_must (e, EXHIBIT_WRITE, (k << 20) + (1 << 19), 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_close (e);
+      regression_must (e, REGRESSION_WRITE, (k << 20) + (1 << 19), 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_close (e);
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }

@@ -12,27 +12,27 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 65536,
                                    .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i;
 
-  exhibit_enter ("freed-clusters-never-reused");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
+  regression_enter ("freed-clusters-never-reused");
+  image_create (REGRESSION, &spec);
+  e = regression_open (&(struct regression_options) { .no_cuts = true });
   for (i = 0; i < 200; i++) {
-    exhibit_must (e, EXHIBIT_WRITE, (i % 16) << 16, 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_must (e, EXHIBIT_TRIM, (i % 16) << 16, 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_WRITE, (i % 16) << 16, 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_must (e, REGRESSION_TRIM, (i % 16) << 16, 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
   }
   /* (The reserve at the end of the file is at most 8 MiB.) */
-  CHECK (simdisk_size (exhibit_disk (e)) < 11 << 20);
-  exhibit_close (e);
-  return exhibit_leave ();
+  CHECK (simdisk_size (regression_disk (e)) < 11 << 20);
+  regression_close (e);
+  return regression_leave ();
 }

@@ -15,24 +15,24 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 65536,
                                    .refcount_bits = 16, .size = 2 << 20 };
-  struct exhibit *e;
+  struct regression *e;
 
-  exhibit_enter ("freed-clusters-reused-early");
-  image_create (EXHIBIT, &spec);
-  e = exhibit_open (NULL);
-  exhibit_must (e, EXHIBIT_WRITE, 0, 512 << 10);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_ZERO, 0, 256 << 10);
-  exhibit_must (e, EXHIBIT_TRIM, 256 << 10, 256 << 10);
-  exhibit_must (e, EXHIBIT_WRITE, 1 << 20, 512 << 10);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_enter ("freed-clusters-reused-early");
+  image_create (REGRESSION, &spec);
+  e = regression_open (NULL);
+  regression_must (e, REGRESSION_WRITE, 0, 512 << 10);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_ZERO, 0, 256 << 10);
+  regression_must (e, REGRESSION_TRIM, 256 << 10, 256 << 10);
+  regression_must (e, REGRESSION_WRITE, 1 << 20, 512 << 10);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_close (e);
+  return regression_leave ();
 }

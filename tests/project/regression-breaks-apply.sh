@@ -1,38 +1,38 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Every exhibit of tests/museum cites its source, and names a break that can be applied to
-# the sources.  doc/TRUST lists all exhibits, in the words of their tests.
+# Every case of tests/regressions cites its source, and names a break that can be applied
+# to the sources.  doc/TRUST lists all cases, in the words of their tests.
 
 set -e -u -o pipefail
 
 here="$(cd "${srcdir:-$(dirname "$0")/..}" && pwd)"
 top="$here/.."
-museum="$here/museum"
+corpus="$here/regressions"
 command -v patch >/dev/null || { echo "skipped: patch is missing"; exit 77; }
 
-# The list of the museum as the script prints it.
-listed="$("$top/scripts/museum" --list)"
-trusted="$(sed -n '/^Museum of corruption$/,/^Features$/p' "$top/doc/TRUST")"
+# The list of the corpus as the script prints it.
+listed="$("$top/scripts/regressions" --list)"
+trusted="$(sed -n '/^Corpus of corruptions$/,/^Features$/p' "$top/doc/TRUST")"
 while IFS= read -r line; do
   grep -qxF -- "$line" <<< "$trusted" || { echo "doc/TRUST does not say: $line"; exit 1; }
 done <<< "$listed"
 
-exhibits=0
-for file in "$museum"/*.c "$museum"/*.sh; do
-  exhibits=$((exhibits + 1))
+cases=0
+for file in "$corpus"/*.c "$corpus"/*.sh; do
+  cases=$((cases + 1))
   head -n 30 "$file" | grep -q 'https://' || { echo "$file cites nothing"; exit 1; }
   break="$(sed -n 's/^[ #*]* Broken: *//p' "$file")"
-  [ -e "$museum/broken/$break.patch" ] || { echo "$file: no break: $break"; exit 1; }
+  [ -e "$corpus/broken/$break.patch" ] || { echo "$file: no break: $break"; exit 1; }
 done
-[ "$exhibits" -gt 40 ]
+[ "$cases" -gt 40 ]
 
-tmp="$(mktemp -d "$PWD/museum.XXXXXX")"
+tmp="$(mktemp -d "$PWD/regressions.XXXXXX")"
 trap 'rm -rf "$tmp"' EXIT
-for file in "$museum"/broken/*.patch; do
+for file in "$corpus"/broken/*.patch; do
   name="$(basename "$file" .patch)"
-  grep -q " Broken: $name\$" "$museum"/*.c "$museum"/*.sh ||
-    { echo "no exhibit uses $file"; exit 1; }
+  grep -q " Broken: $name\$" "$corpus"/*.c "$corpus"/*.sh ||
+    { echo "no case uses $file"; exit 1; }
   # (Copies: the sources may be read-only.)
   while IFS= read -r source; do
     mkdir -p "$tmp/$(dirname "$source")"

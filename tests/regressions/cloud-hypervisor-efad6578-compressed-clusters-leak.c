@@ -11,7 +11,7 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
@@ -19,20 +19,20 @@ main (void)
   const struct image_spec spec = { .version = 3, .cluster_size = 4096,
                                    .refcount_bits = 16, .size = 1 << 20,
                                    .compressed = true };
-  struct exhibit *e;
+  struct regression *e;
   struct rng rng;
 
-  exhibit_enter ("compressed-clusters-leak");
+  regression_enter ("compressed-clusters-leak");
   rng_init (&rng, 1, 0);
-  image_create (EXHIBIT, &spec);
-  image_fill (EXHIBIT, &spec, &rng, 12);
-  e = exhibit_open (&(struct exhibit_options) { .compress = true });
-  exhibit_must (e, EXHIBIT_WRITE, 0, 128 << 10);        /* some compressed */
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  CHECK (exhibit_reopen (e));
-  exhibit_must (e, EXHIBIT_WRITE, 512, spec.size - 1024);
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_TRIM, 0, spec.size);
-  exhibit_close (e);
-  return exhibit_leave ();
+  image_create (REGRESSION, &spec);
+  image_fill (REGRESSION, &spec, &rng, 12);
+  e = regression_open (&(struct regression_options) { .compress = true });
+  regression_must (e, REGRESSION_WRITE, 0, 128 << 10);  /* some compressed */
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  CHECK (regression_reopen (e));
+  regression_must (e, REGRESSION_WRITE, 512, spec.size - 1024);
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_TRIM, 0, spec.size);
+  regression_close (e);
+  return regression_leave ();
 }

@@ -16,7 +16,7 @@
 
 #include <errno.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
@@ -25,39 +25,39 @@ main (void)
                                    .refcount_bits = 16, .size = 4 << 20 };
   const unsigned ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_TRUNCATE |
     1 << STORAGE_OP_ALLOCATE;
-  struct exhibit *e;
+  struct regression *e;
   struct rng rng;
   unsigned i;
 
-  exhibit_enter ("released-before-replaced");
+  regression_enter ("released-before-replaced");
   rng_init (&rng, 1, 0);
-  image_create (EXHIBIT, &spec);
-  image_fill (EXHIBIT, &spec, &rng, 12);
-  image_snapshot (EXHIBIT, "before");
+  image_create (REGRESSION, &spec);
+  image_fill (REGRESSION, &spec, &rng, 12);
+  image_snapshot (REGRESSION, "before");
   for (i = 0; i < 12; i++) {
     const struct fault fault = {
       .ops = ops, .after = i, .times = UINT64_MAX, .err = ENOSPC,
     };
     unsigned k;
 
-    e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
+    e = regression_open (&(struct regression_options) { .no_cuts = true });
     /* A cluster that only the disk uses, and then no more space. */
-    exhibit_must (e, EXHIBIT_WRITE, 0, 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    simdisk_fault (exhibit_disk (e), &fault);
+    regression_must (e, REGRESSION_WRITE, 0, 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    simdisk_fault (regression_disk (e), &fault);
     quiet_errors = true;
     for (k = 0; k < 8; k++) {
-      exhibit_write (e, k << 19, 512);
-      exhibit_zero (e, k * 8192, 4096);
-      exhibit_write (e, k * 8192 + 1024, 512);
-      exhibit_flush (e);
+      regression_write (e, k << 19, 512);
+      regression_zero (e, k * 8192, 4096);
+      regression_write (e, k * 8192 + 1024, 512);
+      regression_flush (e);
     }
     quiet_errors = false;
-    simdisk_fault (exhibit_disk (e), NULL);
+    simdisk_fault (regression_disk (e), NULL);
     for (k = 0; k < 8; k++)
-      exhibit_must (e, EXHIBIT_WRITE, (k << 19) + 65536, 65536);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    exhibit_close (e);
+      regression_must (e, REGRESSION_WRITE, (k << 19) + 65536, 65536);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    regression_close (e);
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }

@@ -22,7 +22,7 @@
 
 #include <config.h>
 
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 int
 main (void)
@@ -31,23 +31,23 @@ main (void)
                                    .refcount_bits = 16, .size = 1 << 20,
                                    .preallocation = "metadata" };
   struct command zero = { .n = 0 };
-  struct exhibit *e;
+  struct regression *e;
   uint64_t at;
 
-  exhibit_enter ("write-beside-write-zeroes");
-  image_create (EXHIBIT, &spec);
+  regression_enter ("write-beside-write-zeroes");
+  image_create (REGRESSION, &spec);
   command_words (&zero, "qemu-io -f qcow2 -c");
   command_add (&zero, "write -z 0 1M");
-  command_add (&zero, EXHIBIT);
+  command_add (&zero, REGRESSION);
   command_must (&zero);
-  e = exhibit_open (NULL);
+  e = regression_open (NULL);
   for (at = 0; at < 4 * spec.cluster_size; at += spec.cluster_size) {
-    exhibit_hold (e, STORAGE_OP_WRITE, EXHIBIT_WRITE, at, 4096);
-    exhibit_start (e, EXHIBIT_ZERO, at + 4096, spec.cluster_size - 4096);
-    exhibit_go (e);
+    regression_hold (e, STORAGE_OP_WRITE, REGRESSION_WRITE, at, 4096);
+    regression_start (e, REGRESSION_ZERO, at + 4096, spec.cluster_size - 4096);
+    regression_go (e);
   }
-  exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-  exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 256 << 10);
-  exhibit_close (e);
-  return exhibit_leave ();
+  regression_must (e, REGRESSION_FLUSH, 0, 0);
+  regression_must (e, REGRESSION_WRITE, 512 << 10, 256 << 10);
+  regression_close (e);
+  return regression_leave ();
 }

@@ -15,7 +15,7 @@
 #include <errno.h>
 
 #include "lib/checker.h"
-#include "lib/exhibit.h"
+#include "lib/regression.h"
 
 /* Is the bitmap in use, or does it have both places that were written? */
 static bool
@@ -26,7 +26,7 @@ is_right (const struct image_spec *spec)
   struct blob file;
   bool right;
 
-  blob_load (EXHIBIT, &file);
+  blob_load (REGRESSION, &file);
   CHECK (sectors != NULL && checker_bitmap (&file, "changes", &bitmap, sectors));
   right = bitmap.in_use || (sectors[0] && sectors[(512 << 10) / 512]);
   blob_free (&file);
@@ -39,28 +39,28 @@ main (void)
 {
   const struct image_spec spec = { .version = 3, .cluster_size = 4096,
                                    .refcount_bits = 16, .size = 1 << 20 };
-  struct exhibit *e;
+  struct regression *e;
   unsigned i;
 
-  exhibit_enter ("bitmap-stored-in-part");
+  regression_enter ("bitmap-stored-in-part");
   for (i = 0; i < 16; i++) {
     const struct fault fault = {
       .ops = 1 << STORAGE_OP_WRITE | 1 << STORAGE_OP_SYNC, .after = i, .times = 1,
       .err = EIO,
     };
 
-    image_create (EXHIBIT, &spec);
-    image_bitmap (EXHIBIT, "changes", 12);
-    e = exhibit_open (&(struct exhibit_options) { .no_cuts = true });
-    exhibit_must (e, EXHIBIT_WRITE, 0, 4096);
-    exhibit_must (e, EXHIBIT_WRITE, 512 << 10, 4096);
-    exhibit_must (e, EXHIBIT_FLUSH, 0, 0);
-    simdisk_fault (exhibit_disk (e), &fault);
+    image_create (REGRESSION, &spec);
+    image_bitmap (REGRESSION, "changes", 12);
+    e = regression_open (&(struct regression_options) { .no_cuts = true });
+    regression_must (e, REGRESSION_WRITE, 0, 4096);
+    regression_must (e, REGRESSION_WRITE, 512 << 10, 4096);
+    regression_must (e, REGRESSION_FLUSH, 0, 0);
+    simdisk_fault (regression_disk (e), &fault);
     quiet_errors = true;
-    exhibit_reopen (e);
+    regression_reopen (e);
     CHECK (is_right (&spec));
-    exhibit_abandon (e);
+    regression_abandon (e);
     quiet_errors = false;
   }
-  return exhibit_leave ();
+  return regression_leave ();
 }
