@@ -122,6 +122,9 @@ static const struct choice windows[] = {
 static const struct choice full_policies[] = {
   { "fail", false }, { "wait", true }, { NULL, 0 }
 };
+static const struct choice stats_formats[] = {
+  { "json", false }, { "prometheus", true }, { NULL, 0 }
+};
 static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 
 #define AT(field) \
@@ -167,6 +170,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_COMPRESS_WINDOW] =
     { "compress-window", CHOICE (options.compress_options.long_window, windows) },
   [PARAM_STATS] = { "stats", PATH (stats) },
+  [PARAM_STATS_FORMAT] = { "stats-format", CHOICE (stats_for_prometheus, stats_formats) },
   [PARAM_COPY_ON_READ] = { "copy-on-read", FLAG (options.copy_on_read) },
   [PARAM_FLATTEN] = { "flatten", FLAG (flatten) },
   [PARAM_CACHE] = { "cache", CHOICE (options.cache, caches) },
@@ -254,7 +258,8 @@ const char params_help[] =
   "snapshot-apply=<NAME|ID>     Revert to this snapshot before serving.\n"
   "snapshot-create=<NAME>       Create an internal snapshot before serving.\n"
   "snapshot-delete=<NAME|ID>    Delete an internal snapshot before serving.\n"
-  "stats=<FILE>                 Write counters to this file, as JSON.\n"
+  "stats=<FILE>                 Write counters to this file.\n"
+  "stats-format=json|prometheus How to write them (default json).\n"
   "untrusted=true|false         Read-only, no other files (default false).\n"
   "watermark=<SIZE>             Report that less is left on a device.\n"
   "create=<SIZE>|auto           Create the image, in a new file or on a device.\n"

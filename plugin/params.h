@@ -22,6 +22,7 @@ enum param {
   PARAM_SNAPSHOT_CREATE, PARAM_SNAPSHOT_APPLY, PARAM_SNAPSHOT_DELETE, PARAM_RESIZE,
   PARAM_SHRINK, PARAM_PREALLOCATION, PARAM_PASSPHRASE,
   PARAM_UNTRUSTED, PARAM_DISCARD, PARAM_DETECT_ZEROES, PARAM_COMPRESS, PARAM_STATS,
+  PARAM_STATS_FORMAT,
   PARAM_COMPRESS_LEVEL, PARAM_COMPRESS_WINDOW,
   PARAM_COPY_ON_READ, PARAM_FLATTEN, PARAM_CACHE, PARAM_CHECK, PARAM_CHECK_REPORT,
   PARAM_LOCK, PARAM_CREATE, PARAM_CLUSTER_SIZE, PARAM_COMPAT, PARAM_REFCOUNT_BITS,
@@ -37,6 +38,7 @@ struct params {
   struct disk_options options;  /* its strings are those below */
   struct createparams create;   /* an image to create first */
   struct editparams edit;       /* of bitmaps, snapshots and the size */
+  bool stats_for_prometheus;
   bool flatten;                 /* copy data of backing files before serving */
   char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;

@@ -236,7 +236,7 @@ open_stats (void)
 {
   if (params.stats == NULL)
     return 0;
-  stats_file = stats_open (params.stats, get_all_stats);
+  stats_file = stats_open (params.stats, params.stats_for_prometheus, get_all_stats);
   return stats_file ? 0 : -1;
 }
 

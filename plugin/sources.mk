@@ -18,6 +18,8 @@ door_sources = \
 	%reldir%/paramvalue.h \
 	%reldir%/progress.c \
 	%reldir%/progress.h \
+	%reldir%/prometheus.c \
+	%reldir%/prometheus.h \
 	%reldir%/qmp.c \
 	%reldir%/qmp.h \
 	%reldir%/qmpargs.c \

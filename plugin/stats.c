@@ -41,10 +41,11 @@
 #include "util/memory.h"
 #include "util/report.h"
 #include "storage/reportfile.h"
+#include "plugin/prometheus.h"
 #include "plugin/stats.h"
 
 static const struct report_kind kind = {
-  "stats", { "{\n  \"connections\": {" }
+  "stats", { "{\n  \"connections\": {", PROMETHEUS_BEGINS }
 };
 
 /* How often the file is written while counters change. */
@@ -52,6 +53,7 @@ static const struct report_kind kind = {
 
 struct stats_file {
   const char *path;
+  bool for_prometheus;
   void (*get) (struct stats *);
   uint64_t started_at;          /* seconds since 1970 */
 
@@ -175,6 +177,16 @@ print_json (FILE *fp, const void *document)
   return jsontext_write (json_incref ((json_t *) document), fp);
 }
 
+/* The name of the file, without its directory, is that of the server. */
+static int
+print_metrics (FILE *fp, const void *document)
+{
+  const char *path = json_string_value (json_object_get (document, "path"));
+
+  prometheus_write (document, strrchr (path, '/') + 1, fp);
+  return 0;
+}
+
 int
 stats_check (const char *path)
 {
@@ -232,7 +244,10 @@ stats_write (struct stats_file *f)
   if (!begin_writing (f))
     return 0;
   document = take (f);
-  r = document ? reportfile_write (&kind, f->path, false, print_json, document) : -1;
+  if (f->for_prometheus)
+    document = jsontext_add (document, { "path", jsontext_string (f->path) });
+  r = document ? reportfile_write (&kind, f->path, false, f->for_prometheus ?
+                                    print_metrics : print_json, document) : -1;
   json_decref (document);
   end_writing (f);
   return r;
@@ -306,7 +321,7 @@ stats_start (struct stats_file *f)
 }
 
 struct stats_file *
-stats_open (const char *path, void (*get) (struct stats *))
+stats_open (const char *path, bool for_prometheus, void (*get) (struct stats *))
 {
   struct stats_file *f = memory_new (1, sizeof *f);
   pthread_condattr_t attributes;
@@ -314,6 +329,7 @@ stats_open (const char *path, void (*get) (struct stats *))
   if (f == NULL)
     return NULL;
   f->path = path;
+  f->for_prometheus = for_prometheus;
   f->get = get;
   f->started_at = time (NULL);
   pthread_mutex_init (&f->lock, NULL);

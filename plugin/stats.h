@@ -35,8 +35,9 @@ extern int stats_check (const char *path);
 struct stats_file;
 
 /* GET returns the counters; any thread may call it until stats_close.  PATH must outlive
- * the result.  NULL: reported. */
-extern struct stats_file *stats_open (const char *path, void (*get) (struct stats *));
+ * the result.  FOR_PROMETHEUS: in its format, not JSON.  NULL: reported. */
+extern struct stats_file *stats_open (const char *path, bool for_prometheus,
+                                      void (*get) (struct stats *));
 /* Starts the thread.  0 or -1 (reported). */
 extern int stats_start (struct stats_file *);
 /* Ends the thread, and frees everything.  NULL is allowed for both. */

@@ -121,6 +121,7 @@ test_packages=(
   openssh-server
   patch
   procps
+  prometheus
   python3
   python3-boto3
   python3-libnbd

@@ -30,7 +30,7 @@ declare -A good=(
   [encrypt]=luks [iter-time]=10 [backing-file]=other.qcow2 [data-file-raw]=true
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
-  [dir-symlinks]=follow [control]=qmp
+  [dir-symlinks]=follow [control]=qmp [stats-format]=prometheus
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create \
  snapshot-apply snapshot-delete resize passphrase "
@@ -106,6 +106,7 @@ needs ()
   refused "^nbdkit: error: [a-z0-9-]*=[a-z0-9.]* requires $1" a.qcow2 "${@:2}"
 }
 needs 'resize=SIZE' shrink=true
+needs 'stats=FILE' stats-format=prometheus
 needs 'resize=SIZE' shrink=false
 needs 'create=SIZE or resize=SIZE' preallocation=off
 needs 'bitmap-add=NAME' bitmap-granularity=64K

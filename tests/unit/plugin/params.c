@@ -60,7 +60,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_UNTRUSTED] = "true",
   [PARAM_DISCARD] = "ignore", [PARAM_DETECT_ZEROES] = "on", [PARAM_COMPRESS] = "on",
   [PARAM_COMPRESS_LEVEL] = "3", [PARAM_COMPRESS_WINDOW] = "32K",
-  [PARAM_STATS] = "stats", [PARAM_COPY_ON_READ] = "true", [PARAM_FLATTEN] = "true",
+  [PARAM_STATS] = "stats", [PARAM_STATS_FORMAT] = "prometheus", [PARAM_COPY_ON_READ] = "true", [PARAM_FLATTEN] = "true",
   [PARAM_CACHE] = "none", [PARAM_CHECK] = "repair", [PARAM_CHECK_REPORT] = "report",
   [PARAM_LOCK] = "off", [PARAM_CREATE] = "1M", [PARAM_CLUSTER_SIZE] = "64K",
   [PARAM_COMPAT] = "0.10", [PARAM_REFCOUNT_BITS] = "16", [PARAM_EXTENDED_L2] = "true",

@@ -168,7 +168,7 @@ test_thread (void)
 static void
 test_failures (void)
 {
-  struct stats_file *f = stats_open ("nonesuch/stats", get);
+  struct stats_file *f = stats_open ("nonesuch/stats", false, get);
   uint64_t before;
 
   CHECK (f && stats_start (f) == 0);
@@ -191,7 +191,7 @@ main (void)
 
   CHECK (fd >= 0 && close (fd) == 0);
   CHECK (stats_check (path) == 0);
-  file = stats_open (path, get);
+  file = stats_open (path, false, get);
   CHECK (file && stats_write (file) == 0);
   test_order (seed);
   test_one_waits ();

@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The alert rules of monitoring/ are valid, each state raises its alert, and rules and
+# dashboard name only metrics that the server writes.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+requires promtool --version
+
+cp "$srcdir/../monitoring/alerts.yml" "$srcdir/serve/alerts-test.yml" "$tmp"
+promtool check rules "$tmp/alerts.yml"
+(cd "$tmp" && promtool test rules alerts-test.yml)
+
+make_image "$tmp/a.qcow2" 8M
+start_nbdkit file="$tmp/a.qcow2" stats="$tmp/stats.prom" stats-format=prometheus
+stop_nbdkit
+sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' "$tmp/stats.prom" | sort -u > "$tmp/there"
+"$python" -m json.tool "$srcdir/../monitoring/dashboard.json" > /dev/null
+cat "$srcdir/../monitoring/"* | grep -o 'nbdkit_qcow2_[a-z_]*' | sed 's/_bucket$//' |
+  sort -u > "$tmp/named"
+[ -s "$tmp/named" ]
+unknown=$(comm -13 "$tmp/there" "$tmp/named")
+[ -z "$unknown" ] || fail "no such metric: $unknown"
