@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the Python parts of the laboratory share: servers, and gnuplot."""
+"""What the Python parts of lab/ share: servers, and gnuplot."""
 
 import os
 import signal

@@ -2,7 +2,7 @@
 """Runs workloads against servers whose writes are recorded: see lab/powercut.
 
 Each round has a directory: the image before and after, the journal, and what the judge
-says.  The programs are in tests/laboratory.
+says.  The programs are in tests/powercut.
 """
 
 import argparse

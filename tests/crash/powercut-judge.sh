@@ -10,7 +10,7 @@ requires qemu-img --version
 [ -n "$python" ] || python=python3
 requires "$python" --version
 
-programs="$abs_top_builddir/tests/laboratory"
+programs="$abs_top_builddir/tests/powercut"
 cd "$tmp"
 "$programs/load" --fill fill.raw $((1 << 20))
 truncate -s 2M fill.raw

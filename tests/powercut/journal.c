@@ -22,7 +22,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "laboratory/journal.h"
+#include "powercut/journal.h"
 
 int
 journal_open (const char *path)

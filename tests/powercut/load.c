@@ -33,7 +33,7 @@
 #include <libnbd.h>
 
 #include "util/bytes.h"
-#include "laboratory/journal.h"
+#include "powercut/journal.h"
 #include "lib/ledger.h"
 #include "lib/pieces.h"
 

@@ -30,7 +30,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "laboratory/journal.h"
+#include "powercut/journal.h"
 #include "lib/checker.h"
 #include "lib/images.h"
 #include "lib/ledger.h"

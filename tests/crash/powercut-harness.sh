@@ -12,7 +12,7 @@ requires qemu-nbd --version
 requires_filter fua
 
 export NBDKIT TMPDIR="$sockdir"
-programs="$abs_top_builddir/tests/laboratory"
+programs="$abs_top_builddir/tests/powercut"
 
 # powercut OPTION...
 powercut ()

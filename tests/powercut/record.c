@@ -38,7 +38,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "laboratory/journal.h"
+#include "powercut/journal.h"
 
 /* Set by the constructor, constant afterwards. */
 static int journal = -1;
