@@ -163,6 +163,9 @@ core_sources = \
 	%reldir%/mapping/resolve.c \
 	%reldir%/request/bitmap.c \
 	%reldir%/request/bitmap.h \
+	%reldir%/request/bitmap-impl.h \
+	%reldir%/request/bitmaplog.c \
+	%reldir%/request/bitmapstore.c \
 	%reldir%/request/checkpoint.c \
 	%reldir%/request/checkpoint.h \
 	%reldir%/request/compressed.c \

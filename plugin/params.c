@@ -154,6 +154,7 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_BITMAP_REMOVE] = { "bitmap-remove", EDITS (editparams_remove_bitmap) },
   [PARAM_BITMAP_GRANULARITY] =
     { "bitmap-granularity", EDIT (editparams_set_granularity) },
+  [PARAM_BITMAP_DURABLE] = { "bitmap-durable", FLAG (options.bitmap_durable) },
   [PARAM_SNAPSHOT_CREATE] = { "snapshot-create", EDITS (editparams_create_snapshot) },
   [PARAM_SNAPSHOT_APPLY] = { "snapshot-apply", EDITS (editparams_apply_snapshot) },
   [PARAM_SNAPSHOT_DELETE] = { "snapshot-delete", EDITS (editparams_delete_snapshot) },
@@ -222,6 +223,7 @@ const char params_help[] =
   "backing-format=qcow2|raw     Format of the backing file.\n"
   "bitmap-add=<NAME>            Add a persistent bitmap before serving.\n"
   "bitmap-clear=<NAME>          Clear a persistent bitmap before serving.\n"
+  "bitmap-durable=true|false    Bitmaps survive a crash (default false).\n"
   "bitmap-granularity=<SIZE>    Granularity of the bitmaps to add.\n"
   "bitmap-remove=<NAME>         Remove a persistent bitmap before serving.\n"
   "cache=default|none|unsafe    Use of the host's page cache (default default).\n"

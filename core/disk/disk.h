@@ -47,6 +47,7 @@ struct disk_options {
   enum compress compress;       /* compress whole new clusters ... */
   struct compress_options compress_options;     /* ... in this way */
   bool copy_on_read;
+  bool bitmap_durable;          /* enabled bitmaps survive a crash: see bitmaplog.c */
   enum storage_cache cache;
   bool lock;
   const char *snapshot;         /* NULL, or: the only export is this internal snapshot */

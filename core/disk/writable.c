@@ -106,6 +106,12 @@ open_shared (struct writable *w, const struct generation *g)
   return 0;
 }
 
+static void
+narrow_bitmaps (void *opaque)
+{
+  bitmap_narrow (opaque);
+}
+
 /* Opens what writes changes to the file. */
 static int
 open_checkpoint (struct writable *w, const struct generation *g)
@@ -115,13 +121,15 @@ open_checkpoint (struct writable *w, const struct generation *g)
     .discards = w->discards,
     .dirty_limit = max64 (g->disk->options.l2_cache / 3, MIN_DIRTY),
     .interval_ms = g->disk->options.checkpoint_interval_ms,
+    .after = narrow_bitmaps, .opaque = g->bitmaps,
   };
 
   w->checkpoint = checkpoint_new (&options);
   if (w->checkpoint == NULL)
     return -1;
   return g->bitmaps ? bitmap_start (g->bitmaps, w->refcounts, w->alloc, w->checkpoint,
-                                    g->image->health) : 0;
+                                    g->image->health, g->disk->options.bitmap_durable)
+    : 0;
 }
 
 /* Can the external data file still be a raw image of the disk?  With a backing file it

@@ -14,17 +14,16 @@
  *      |        the first bitmap_record: set in use, sync
  *   recording   in use: yes     requests set bits, without a lock
  *      |        bitmap_store, while nothing changes the disk:
- *      |          write bits; a checkpoint makes them durable, and the refcounts of
- *      |            new clusters (R1)
- *      |          write the table entries that point to new clusters, sync
+ *      |          write what was recorded (bitmapstore.c)
  *      |          clear in use, sync
  *   settled
  *
- * Everything is written in place.  A change of a table entry is 8 bytes, and one of the
- * directory is 4 bytes, so a crash between any two steps leaves either a bitmap that is
- * in use, in which each table entry is old or new, or one that is settled and complete.
- * The header does not change.  The first two steps can be undone.  After a later failure
- * the new clusters belong to the bitmap, and the next attempt continues from there.
+ * If they have to survive a crash, they are never marked as in use: a log keeps those in
+ * the file right at any moment (bitmaplog.c).
+ *
+ * The flag is 4 bytes of the directory, written in place, so a crash between any two steps
+ * leaves either a bitmap that is in use, in which each table entry is old or new, or one
+ * that is settled and complete.  The header does not change.
  *
  * Changes of the disk do not make a bitmap wrong that is not `auto'.  Such bitmaps are
  * never marked as in use, and survive a crash.
@@ -35,6 +34,7 @@
  * bitmap_freeze, which reads the contents of a bitmap, reads up to 512M of bits without
  * the lock.  This is safe because bits are only ever added: of everything that was
  * recorded before bitmap_freeze took the lock, memory has what the file does not have.
+ * With a log, memory has all.
  *
  * Locks: `lock' guards the transitions; it is held during their I/O, as nothing else can
  * proceed then.  The bits are atomic; while they are stored, no other thread changes
@@ -53,55 +53,11 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/names.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "format/format.h"
-#include "request/bitmap.h"
-
-/* Maximum number of table entries that get clusters in one step: each step scans all of
- * these entries, and the file may be fragmented. */
-#define MAX_GIVEN 4096
-
-/* State of the cluster that a table entry stands for. */
-enum cell {
-  UNCHANGED,
-  CHANGED,                      /* memory has new bits for it */
-  CHANGED_NEW,                  /* the same, and the entry in the file does not point to
-                                   the cluster yet */
-};
-
-struct bitmap {
-  const struct bitmapdir_entry *e;
-  uint64_t *table;              /* as in the file, or as it will be; changes under
-                                   lock; NULL: not loaded yet */
-  bool table_changed;           /* the table in the file may be older; under lock */
-
-  /* Both are NULL while settled.  Requests write them without a lock. */
-  _Atomic uint64_t *bits;       /* bit i is bit i % 64 of word i / 64 */
-  _Atomic uint8_t *cells;       /* enum cell, for each table entry */
-};
-
-struct bitmaps {
-  struct storage *file;
-  const struct header *h;
-  struct overlap *overlap;
-  struct refcounts *refcounts;
-  struct alloc *alloc;
-  struct checkpoint *checkpoint;
-  struct health *health;
-  struct bitmapdir dir;
-  struct names *names;          /* of dir.all */
-  struct bitmap *list;          /* dir.n of them */
-
-  /* All bitmaps are durably in use in the file, and memory is allocated.  Set under the
-   * lock; a thread that sees it set also sees the memory. */
-  atomic_bool recording;
-
-  pthread_mutex_t lock;
-  bool unsettled;               /* some bitmaps may be in use in the file; under lock */
-};
+#include "request/bitmap-impl.h"
 
 /* --- opening --- */
 
@@ -153,7 +109,7 @@ bitmap_open (struct storage *file, const struct header *h,
 static size_t
 bytes_of_bits (const struct bitmap *b)
 {
-  return div_up (b->e->bits, 64) * sizeof *b->bits;
+  return bitmap_words (b) * sizeof *b->bits;
 }
 
 static void
@@ -161,6 +117,7 @@ free_bits (struct bitmap *b)
 {
   sparse_free ((void *) b->bits, bytes_of_bits (b));
   free ((void *) b->cells);
+  bitmaplog_free_bits (b);
   b->bits = NULL;
   b->cells = NULL;
 }
@@ -175,6 +132,7 @@ bitmap_close (struct bitmaps *bs)
     free_bits (&bs->list[i]);
   }
   free (bs->list);
+  bitmaplog_free (bs->log);
   names_free (bs->names);
   bitmapdir_free (&bs->dir);
   pthread_mutex_destroy (&bs->lock);
@@ -224,8 +182,10 @@ load_table (struct bitmaps *bs, struct bitmap *b)
 int
 bitmap_start (struct bitmaps *bs, struct refcounts *refcounts,
               struct alloc *alloc, struct checkpoint *checkpoint,
-              struct health *health)
+              struct health *health, bool durable)
 {
+  if (durable && bs->log == NULL && (bs->log = bitmaplog_new (bs)) == NULL)
+    return -1;
   bs->refcounts = refcounts;
   bs->alloc = alloc;
   bs->checkpoint = checkpoint;
@@ -238,36 +198,13 @@ bitmap_start (struct bitmaps *bs, struct refcounts *refcounts,
 
 /* --- recording --- */
 
-/* R9.  (A failed read or write of bits is not such a case: bits are invalid until the
- * bitmap is settled.) */
-static int
-sync_file (struct bitmaps *bs)
-{
-  if (storage_sync (bs->file) == 0)
-    return 0;
-  if (!storage_may_try_again (errno))
-    health_fail (bs->health, "a sync failed");
-  return -1;
-}
-
-/* R9: writing metadata has failed; the error has been reported. */
-static int
-write_failed (struct bitmaps *bs)
-{
-  if (!storage_may_try_again (errno)) {
-    health_fail (bs->health, "bitmaps could not be written");
-    errno = EIO;
-  }
-  return -1;
-}
-
 /* The change is durable on return. */
 static int
 set_in_use (struct bitmaps *bs, bool in_use)
 {
   if (bitmapdir_set_in_use (&bs->dir, bs->file, in_use) == -1)
-    return write_failed (bs);
-  return sync_file (bs);
+    return bitmapstore_failed (bs);
+  return bitmapstore_sync (bs);
 }
 
 static int
@@ -297,8 +234,10 @@ begin (struct bitmaps *bs)
   for (size_t i = 0; i < bs->dir.n; i++)
     if (make_room (&bs->list[i]) == -1)
       return -1;
+  if (bs->log && bitmaplog_begin (bs) == -1)
+    return -1;
   bs->unsettled = true;
-  if (set_in_use (bs, true) == -1)
+  if (bs->log == NULL && set_in_use (bs, true) == -1)
     return -1;
   atomic_store_explicit (&bs->recording, true, memory_order_release);
   return 0;
@@ -311,14 +250,9 @@ begin (struct bitmaps *bs)
 static void
 set_bits (struct bitmap *b, unsigned cell_bits, uint64_t first, uint64_t last)
 {
-  uint64_t word, mask;
+  for (uint64_t word = first / 64; word <= last / 64; word++) {
+    const uint64_t mask = bitmap_mask (word, first, last);
 
-  for (word = first / 64; word <= last / 64; word++) {
-    mask = UINT64_MAX;
-    if (word == first / 64)
-      mask &= UINT64_MAX << first % 64;
-    if (word == last / 64)
-      mask &= UINT64_MAX >> (63 - last % 64);
     if ((atomic_load_explicit (&b->bits[word],
                                memory_order_acquire) & mask) == mask)
       continue;
@@ -338,6 +272,8 @@ bitmap_record (struct bitmaps *bs, uint64_t offset, uint64_t count)
   if (!atomic_load_explicit (&bs->recording, memory_order_acquire) &&
       begin (bs) == -1)
     return -1;
+  if (bs->log)
+    return bitmaplog_record (bs, offset, count);
   for (size_t i = 0; i < bs->dir.n; i++) {
     struct bitmap *b = &bs->list[i];
 
@@ -349,163 +285,6 @@ bitmap_record (struct bitmaps *bs, uint64_t offset, uint64_t count)
 }
 
 /* --- storing: with the lock held, and nothing changes the disk --- */
-
-/* Allocates clusters for those entries of [at, at+n) that need one, as many as one run
- * contains.  Returns the number of entries that are done, or 0 on error. */
-static uint64_t
-give_clusters (struct bitmaps *bs, struct bitmap *b, uint64_t at, uint64_t n)
-{
-  const uint64_t cs = bs->h->cluster_size;
-  struct alloc_run run;
-  uint64_t i, wanted = 0;
-
-  for (i = at; i < at + n; i++)
-    wanted += b->cells[i] == CHANGED && b->table[i] == 0;
-  if (wanted == 0)
-    return n;
-  if (alloc_reserve (bs->alloc, wanted, &run) == -1)
-    return 0;
-  for (i = at; run.clusters > 0; i++)
-    if (b->cells[i] == CHANGED && b->table[i] == 0) {
-      /* Added one by one, because undo_allocate removes them one by one. */
-      if (overlap_add (bs->overlap, run.host, cs, OVERLAP_BITMAP) == -1) {
-        alloc_abort (bs->alloc, &run);
-        errno = ENOMEM;
-        return 0;
-      }
-      b->table[i] = run.host;
-      b->cells[i] = CHANGED_NEW;
-      run.host += cs;
-      run.clusters--;
-    }
-  return i - at;
-}
-
-static int
-allocate (struct bitmaps *bs, struct bitmap *b)
-{
-  uint64_t at, done;
-
-  for (at = 0; at < b->e->table_entries; at += done) {
-    done = give_clusters (bs, b, at,
-                          min64 (b->e->table_entries - at, MAX_GIVEN));
-    if (done == 0)
-      return -1;
-  }
-  return 0;
-}
-
-/* R6: releases all clusters to which the table in the file does not point. */
-static void
-undo_allocate (struct bitmaps *bs, struct bitmap *b)
-{
-  for (uint64_t i = 0; i < b->e->table_entries; i++)
-    if (b->cells[i] == CHANGED_NEW) {
-      const struct alloc_run run = { .host = b->table[i], .clusters = 1 };
-
-      overlap_remove (bs->overlap, run.host, bs->h->cluster_size);
-      alloc_abort (bs->alloc, &run);
-      b->table[i] = 0;
-      b->cells[i] = CHANGED;
-    }
-}
-
-/* Merges new bits into the cluster of entry I.  BUF is one cluster. */
-static int
-write_cell (struct bitmaps *bs, struct bitmap *b, uint64_t i, uint64_t *buf)
-{
-  const uint64_t cs = bs->h->cluster_size, host = b->table[i];
-  const uint64_t first = i * (cs / 8);
-  const uint64_t n = min64 (cs / 8, div_up (b->e->bits, 64) - first);
-
-  if (host == QCOW2_BITMAP_ALL_ONES)
-    return 0;
-  if (overlap_find (bs->overlap, host, cs) != OVERLAP_BITMAP) { /* R5 */
-    errno = EUCLEAN;
-    return -1;
-  }
-  if (b->cells[i] == CHANGED_NEW)
-    memset (buf, 0, cs);
-  else if (storage_read (bs->file, buf, cs, host) == -1)
-    return -1;
-  for (uint64_t w = 0; w < n; w++)
-    buf[w] |= htole64 (atomic_load_explicit (&b->bits[first + w],
-                                             memory_order_relaxed));
-  return storage_write (bs->file, buf, cs, host);
-}
-
-static int
-write_cells (struct bitmaps *bs, struct bitmap *b, uint64_t *buf)
-{
-  for (uint64_t i = 0; i < b->e->table_entries; i++)
-    if (b->cells[i] != UNCHANGED && write_cell (bs, b, i, buf) == -1)
-      return -1;
-  return 0;
-}
-
-/* The new clusters are about to be published and can no longer be undone. */
-static void
-adopt_cells (struct bitmap *b)
-{
-  for (uint64_t i = 0; i < b->e->table_entries; i++)
-    if (b->cells[i] == CHANGED_NEW) {
-      b->cells[i] = CHANGED;
-      b->table_changed = true;
-    }
-}
-
-static int
-write_table (struct bitmaps *bs, struct bitmap *b, struct be64 *buf)
-{
-  const uint64_t per_cluster = bs->h->cluster_size / sizeof *buf;
-  uint64_t at, n, i;
-
-  if (!b->table_changed)
-    return 0;
-  for (at = 0; at < b->e->table_entries; at += n) {
-    n = min64 (b->e->table_entries - at, per_cluster);
-    for (i = 0; i < n; i++)
-      buf[i] = put64 (b->table[at + i]);
-    if (storage_write (bs->file, buf, n * sizeof *buf,
-                       b->e->table + at * sizeof *buf) == -1)
-      return -1;
-  }
-  return 0;
-}
-
-/* Writes bits and tables and makes them durable.  BUF is one cluster. */
-static int
-store_bits (struct bitmaps *bs, void *buf)
-{
-  bool tables = false;
-  size_t i;
-  int r = 0;
-
-  for (i = 0; r == 0 && i < bs->dir.n; i++)
-    r = allocate (bs, &bs->list[i]);
-  for (i = 0; r == 0 && i < bs->dir.n; i++)
-    r = write_cells (bs, &bs->list[i], buf);
-  if (r == 0)
-    r = checkpoint_flush (bs->checkpoint);
-  if (r == -1) {
-    const int err = errno;
-
-    for (i = 0; i < bs->dir.n; i++)
-      undo_allocate (bs, &bs->list[i]);
-    errno = err;
-    if (err == EUCLEAN)
-      health_corrupt (bs->health, "found while storing bitmaps");
-    return -1;
-  }
-
-  for (i = 0; i < bs->dir.n; i++) {
-    adopt_cells (&bs->list[i]);
-    tables |= bs->list[i].table_changed;
-    if (write_table (bs, &bs->list[i], buf) == -1)
-      return write_failed (bs);
-  }
-  return tables ? sync_file (bs) : 0;
-}
 
 int
 bitmap_store (struct bitmaps *bs)
@@ -523,7 +302,9 @@ bitmap_store (struct bitmaps *bs)
     report_error ("malloc: %m");
     return -1;
   }
-  if (bs->recording && store_bits (bs, buf) == -1)
+  if (bs->recording && bs->log)
+    bitmaplog_end (bs);
+  if (bs->recording && bitmapstore_write (bs, buf) == -1)
     return -1;
 
   /* The contents of the file are now right.  The next change starts a new record, even if
@@ -533,7 +314,7 @@ bitmap_store (struct bitmaps *bs)
     bs->list[i].table_changed = false;
     free_bits (&bs->list[i]);
   }
-  if (set_in_use (bs, false) == -1)
+  if (bs->log == NULL && set_in_use (bs, false) == -1)
     return -1;
   bs->unsettled = false;
   return 0;
@@ -615,13 +396,14 @@ static void
 freeze_memory (struct bitmaps *bs, const struct bitmap *b, struct dirtyset *set)
 {
   const uint64_t per_cell = bs->h->cluster_size / 8;
-  const uint64_t words = div_up (b->e->bits, 64);
+  const uint64_t words = bitmap_words (b);
   uint64_t i, w;
 
   if (b->bits == NULL || b->cells == NULL)
     return;
   for (i = 0; i < b->e->table_entries; i++)
-    if (atomic_load_explicit (&b->cells[i], memory_order_relaxed) != UNCHANGED)
+    if (bs->log ||
+        atomic_load_explicit (&b->cells[i], memory_order_relaxed) != UNCHANGED)
       for (w = i * per_cell; w < min64 (words, (i + 1) * per_cell); w++)
         dirtyset_mark (set, w, atomic_load_explicit (&b->bits[w],
                                                      memory_order_relaxed));
@@ -653,6 +435,8 @@ freeze (struct bitmaps *bs, const struct bitmapdir_entry *e,
   if (b) {
     LOCK_FOR_BLOCK (&bs->lock);
     freeze_memory (bs, b, set);
+    if (bs->log && bs->recording)
+      return 0;
   }
   table = copy_table (bs, e, b);
   return table ? freeze_cells (bs, e, table, set) : -1;

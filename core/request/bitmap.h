@@ -6,6 +6,7 @@
 #ifndef QCOW2_BITMAP_H
 #define QCOW2_BITMAP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "storage/storage.h"
@@ -28,15 +29,24 @@ extern int bitmap_open (struct storage *, const struct header *,
                         char why[BITMAPDIR_WHY]);
 extern void bitmap_close (struct bitmaps *);    /* accepts NULL */
 
-/* Call it when the disk becomes writable.  After a failure it may be called again.
- * Returns 0, or -1 (reported). */
+/* Call it when the disk becomes writable.  DURABLE: bitmaps survive a crash.  After a
+ * failure it may be called again.  Returns 0, or -1 (reported). */
 extern int bitmap_start (struct bitmaps *, struct refcounts *, struct alloc *,
-                         struct checkpoint *, struct health *);
+                         struct checkpoint *, struct health *, bool durable);
 
 /* Call it before [offset, offset+count), in bytes, changes in any way that a reader could
  * see.  Any thread.  With NULL, nothing is recorded.  Returns 0, or -1 (EIO, ENOSPC,
  * ENOMEM; reported): then the range must not change. */
 extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
+
+/* For tests, before anything is recorded: the log of bitmaps that survive a crash has
+ * regions of 2^BITS bytes, if not more. */
+extern void bitmap_set_regions (struct bitmaps *, unsigned bits);
+/* Call it from time to time: bitmaps that survive a crash say less in the file of regions
+ * that nobody changes any more.  If that fails, a later call tries it again (reported,
+ * unless it was for want of space or memory).
+ * Any thread, but not while bitmap_store runs, or may run.  Accepts NULL. */
+extern void bitmap_narrow (struct bitmaps *);
 
 /* Call it while no request changes the disk: writes what was recorded to the file, and
  * makes the bitmaps valid again.  Accepts NULL.  Returns 0, or -1 (reported): the bitmaps

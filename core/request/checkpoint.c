@@ -84,7 +84,9 @@ struct checkpoint {
   uint64_t started, completed;  /* numbers of checkpoints; guarded by lock */
   int result;                   /* errno of the last one, or 0; guarded by lock */
 
-  uint64_t interval_ms;         /* constant */
+  uint64_t interval_ms;         /* constant, as the next two */
+  void (*after) (void *opaque);
+  void *opaque;
   pthread_t timer;              /* if ticking; only the caller of start and stop uses it */
   pthread_cond_t tick;          /* its clock is CLOCK_MONOTONIC */
   bool ticking;                 /* guarded by lock */
@@ -118,6 +120,8 @@ checkpoint_new (const struct checkpoint_options *options)
   ck->discards = options->discards;
   ck->dirty_limit = options->dirty_limit;
   ck->interval_ms = options->interval_ms;
+  ck->after = options->after;
+  ck->opaque = options->opaque;
   pthread_mutex_init (&ck->lock, NULL);
   pthread_cond_init (&ck->turn, NULL);
   pthread_condattr_init (&monotonic);
@@ -461,6 +465,8 @@ run_timer (void *opaque)
       quiet_ms = min64 (2 * max64 (quiet_ms, ck->interval_ms), MAX_QUIET_MS);
       tell_at = clock_ms () + quiet_ms;
     }
+    if (ck->after)
+      ck->after (ck->opaque);
   }
   return NULL;
 }

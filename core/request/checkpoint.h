@@ -35,6 +35,8 @@ struct checkpoint_options {
   uint64_t dirty_limit;         /* bytes of changed slices beyond which
                                    checkpoint_relieve runs a checkpoint */
   uint64_t interval_ms;         /* see checkpoint_start_timer; 0: never */
+  void (*after) (void *opaque); /* NULL, or called after each interval, too */
+  void *opaque;
 };
 
 /* Everything to which the options point must outlive the result.  NULL on ENOMEM

@@ -6,9 +6,11 @@
  * The power is cut just before the file is changed or synced.  In each file that is left:
  *
  *   - there is no corruption (the clusters of bitmaps are counted); leaks are allowed
- *   - a bitmap that records changes is marked as in use; or it has all bits of data that
+ *   - a bitmap that records changes is marked as in use; but with bitmap_durable never, and
+ *     then it also has all bits that any request needed that had ended; or it has all bits of data that
  *     differs from the first contents of the disk, and the bits that it had at first, and
- *     none for data that no thread ever tried to change
+ *     none for data that no thread ever tried to change (with bitmap_durable more: how many
+ *     of what has not changed is printed)
  *   - a bitmap that does not record changes, and one that was in use at first, are
  *     unchanged
  *
@@ -28,6 +30,7 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
+#include "request/bitmap.h"
 #include "disk/export.h"
 #include "lib/checker.h"
 #include "lib/images.h"
@@ -71,6 +74,9 @@ struct worker {
 };
 
 static unsigned nr_valid, nr_reopened, nr_failed;
+/* With bitmap_durable, until the writer has left: sectors that nobody wanted to change, and
+ * of these, those that are marked. */
+static uint64_t nr_unchanged, nr_marked;
 
 /* --- judging --- */
 
@@ -102,11 +108,17 @@ judge_follower (struct trial *t, int which, const struct checked_bitmap *b,
     if (!t->now[s] && (differs || t->marked[which][s]))
       FAIL ("%s: bitmap %s does not know of sector %" PRIu64, when,
             names[which], s);
-    if (!t->now[s] && exact && t->done[s])
+    if (!t->now[s] && (exact || t->options.bitmap_durable) && t->done[s])
       FAIL ("%s: bitmap %s has forgotten sector %" PRIu64, when,
             names[which], s);
     /* Once for each piece is enough. */
-    if (s % n == 0 && t->now[s] && !t->marked[which][s] &&
+    if (t->options.bitmap_durable && !exact) {
+      if (s % n == 0 && !t->marked[which][s] && !piece_has (t, b, t->begun, s)) {
+        nr_unchanged++;
+        nr_marked += t->now[s];
+      }
+    }
+    else if (s % n == 0 && t->now[s] && !t->marked[which][s] &&
         !piece_has (t, b, t->begun, s))
       FAIL ("%s: bitmap %s claims that sector %" PRIu64 " was changed", when,
             names[which], s);
@@ -132,6 +144,8 @@ judge_bitmap (struct trial *t, const struct blob *file, int which,
         memcmp (t->now, t->marked[which], t->sectors) != 0)
       FAIL ("%s: bitmap %s was changed", when, names[which]);
   }
+  else if (b.in_use && t->options.bitmap_durable)
+    FAIL ("%s: bitmap %s is in use", when, names[which]);
   else if (!b.in_use) {
     judge_follower (t, which, &b, exact, when);
     nr_valid++;
@@ -173,6 +187,7 @@ go_on_after_crash (struct trial *t, unsigned long leaks)
   blob_free (&b);
 
   options.path = images_path (SURVIVOR);
+  options.bitmap_durable = rng_below (&t->power.rng, 2);
   options.hooks = &without_sync;
   if (reach_open (&options, &disk) == -1 ||
       (client = export_open (disk, "", true)) == NULL ||
@@ -251,7 +266,10 @@ one_request (struct worker *w, const unsigned char *data)
   int r;
 
   count = min64 (count, t->spec.size - offset);
-  switch (rng_below (&w->rng, 6)) {
+  switch (rng_below (&w->rng, t->options.bitmap_durable ? 7 : 6)) {
+  case 6:
+    bitmap_narrow (disk_bitmaps (t->disk));
+    return;
   case 0:
     set_flags (t->begun, offset, count);
     r = export_zero (t->client, count, offset,
@@ -412,12 +430,14 @@ one_session (struct trial *t, struct rng *rng, bool errors)
   t->client = export_open (t->disk, "", true);
   if (t->client == NULL || !export_is_writable (t->client))
     FAIL ("connect: %m");
+  bitmap_set_regions (disk_bitmaps (t->disk), 12 + rng_below (rng, 8));
   if (errors && when == 2)
     random_fault (t, rng);
   if (rng_below (rng, 8) != 0)
     run_workers (t, rng);
   if (errors && when < 2) {
-    leaks = export_flush (t->client) == -1 || t->unfinished;
+    /* (With bitmap_durable, the bits may be in the file already.) */
+    leaks = export_flush (t->client) == -1 || t->unfinished || t->options.bitmap_durable;
     simdisk_fault (t->power.sim, &first_write);
   }
   else if (errors && when > 2)
@@ -555,8 +575,10 @@ one_image (struct rng *rng)
   rng_init (&t.power.rng, rng_next (rng), 500);
   printf ("%u: ", trials_number);
   image_print (&t.spec);
-  printf (", granularities %u %u\n", t.found[FOLLOWS].granularity_bits,
-          t.found[FOLLOWS_TOO].granularity_bits);
+  t.options.bitmap_durable = rng_below (rng, 2);
+  printf (", granularities %u %u%s\n", t.found[FOLLOWS].granularity_bits,
+          t.found[FOLLOWS_TOO].granularity_bits,
+          t.options.bitmap_durable ? ", durable" : "");
   fflush (stdout);
   random_sessions (&t, rng);
   if (rng_below (rng, 4) == 0)
@@ -571,6 +593,9 @@ main (void)
 
   printf ("%u images, %u power cuts, %u failures, %u valid bitmaps judged, "
           "%u written again\n", done, power_cuts.cuts, nr_failed, nr_valid, nr_reopened);
+  if (nr_unchanged > 0)
+    printf ("durable: %" PRIu64 " %% of what was not changed is marked after a power cut\n",
+            nr_marked * 100 / nr_unchanged);
   /* (Of one image alone, the bitmaps may all have been in use.) */
   CHECK (power_cuts.cuts > 0 && nr_valid > 0);
   return 0;

@@ -578,6 +578,7 @@ static const struct choice starts[] = {
   { "bitmap-add", { "x", "y" } },
   { "bitmap-clear", { "x", "y" } },
   { "bitmap-remove", { "x", "y" } },
+  { "bitmap-durable", { "true", "false" } },
   { "bitmap-granularity", { "512", "64K", "2G" } },
   { "l2-cache", { "0", "64K", "1M" } },
   { "l2-slice", { "512", "64K", "2M" } },

@@ -20,6 +20,7 @@ declare -A good=(
   [file]=a.qcow2 [dir]=images [l2-cache]=1M [l2-slice]=4K [backing]=other.qcow2
   [backing-format]=raw [data-file]=disk.raw [snapshot]=one [bitmap-add]=b
   [bitmap-clear]=b [bitmap-remove]=b [bitmap-granularity]=64K
+  [bitmap-durable]=true
   [snapshot-create]=s [snapshot-apply]=one [snapshot-delete]=one [resize]=2M [shrink]=true
   [preallocation]=metadata [passphrase]=x [untrusted]=true
   [discard]=ignore [detect-zeroes]=on [compress]=on [compress-level]=3

@@ -70,6 +70,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_RECONNECT] = "5", [PARAM_CONNECT_TIMEOUT] = "5", [PARAM_ON_ENOSPC] = "wait",
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_CONTROL] = "qmp",
+  [PARAM_BITMAP_DURABLE] = "true",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
