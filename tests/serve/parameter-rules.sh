@@ -82,6 +82,7 @@ for key in "${keys[@]}"; do
   # (This requires another one, which goes with dir=.)
   with=()
   if [[ $key = compress-* ]]; then with=(compress=on); fi
+  if [ "$key" = stats-format ]; then with=(stats=json); fi
   run dir=images "${with[@]}" "$key=${good[$key]}"
   if [ $status -eq 0 ]; then continue; fi
   # (It may be refused for itself, by what it says.)
