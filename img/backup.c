@@ -42,6 +42,7 @@
 #include "util/memory.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "storage/nbduri.h"
 #include "copy/copy.h"
 #include "copy/difference.h"
 #include "img/backupdisk.h"
@@ -72,6 +73,10 @@ static const struct option
     0, "nbd", "URI", "the server's address for NBD, if it is not one of its sockets on this "
     "host, or needs TLS (requires --control)"
   },
+  option_onto = {
+    0, "onto", "TARGET", "write the disk in place to this raw file, device or NBD export, which "
+    "has the newest state only"
+  },
   option_rate = { 'r', "rate", "RATE", "read at most so many bytes in a second" },
   option_unencrypted = {
     0, "unencrypted", NULL, "the backup of an encrypted disk is not encrypted"
@@ -90,6 +95,7 @@ struct backup {
   struct backupend changes;     /* ... and of that what the base has recorded */
   char *file;                   /* of the new generation */
   struct repository_generation g;
+  char *onto;                   /* where it is written in place, or NULL */
   uint64_t rate;
   bool taken;
 };
@@ -169,6 +175,7 @@ judge (const struct backup *b)
     : is_flag (base, "inconsistent")
     ? "the bitmap is inconsistent: the server has ended unexpectedly"
     : b->disk->size < newest.size ? "the disk has become smaller"
+    : b->onto && strcmp (b->onto, newest.file) != 0 ? "it goes to another target"
     : is_flag (base, "recording") ? NULL : judge_later (b, base);
 }
 
@@ -298,9 +305,11 @@ verify (const struct backup *b, const struct copy_end *stored)
 {
   const struct chunks_words words = { .path = b->file };
   const struct chunks_watch watch = PROGRESS_WATCH;
+  struct copy_end same = *stored;       /* (a device can be larger) */
   struct difference d;
 
-  if (difference_find (&b->all.end, stored, false, &words, &watch, &d) == -1)
+  same.size = b->g.size;
+  if (difference_find (&b->all.end, &same, false, &words, &watch, &d) == -1)
     return -1;
   if (d.at == UINT64_MAX)
     return 0;
@@ -385,19 +394,36 @@ name_file (struct backup *b, bool raw)
   char name[40];
 
   b->g.number = repository_next (b->repository);
+  b->g.size = round_up (b->all.end.size, SECTOR);
+  b->g.raw = raw;
+  if (b->onto) {
+    b->g.onto = true;
+    b->g.file = b->file = strdup (b->onto);
+    return b->file ? 0 : no_memory (b);
+  }
   snprintf (name, sizeof name, "%06" PRIu64 ".%s", b->g.number, raw ? "raw" : "qcow2");
   b->file = repository_path (b->repository, name);
   if (b->file == NULL)
     return -1;
   b->g.file = strrchr (b->file, '/') + 1;
-  b->g.raw = raw;
-  b->g.size = round_up (b->all.end.size, SECTOR);
   if (b->why_full)
     return 0;
   newest = repository_get (b->repository, n - 1);
   b->g.backing = newest.file;
   b->g.raw_backing = newest.raw;
   return 0;
+}
+
+/* What is in place is worth nothing until all of it is copied: an incremental backup can be
+ * cut off, and go on from what is there, because the base then knows all that it had to copy. */
+static int
+open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
+             struct copytarget *t)
+{
+  if (b->onto == NULL)
+    return copytarget_new (t, f, o, b->g.size);
+  return copytarget_old (t, f, false, b->g.size) == -1 ? -1
+    : repository_begin_onto (b->repository);
 }
 
 static int
@@ -413,7 +439,7 @@ copy_to_file (struct backup *b, struct imagefile *f)
     : b->g.raw_backing ? "raw" : "qcow2";
   if (is_given (b->a, &option_compress) && !b->g.raw)
     f->options.compress = COMPRESS_ON;
-  if (copytarget_new (&t, f, &o, b->g.size) == 0 && copy_to (b, &t, b->g.raw) == 0)
+  if (open_target (b, f, &o, &t) == 0 && copy_to (b, &t, b->g.raw) == 0)
     r = copytarget_finish (&t);
   copytarget_free (&t);
   newoptions_free (&o);
@@ -424,7 +450,7 @@ static int
 copy (struct backup *b)
 {
   const char *format = value_of (b->a, &option_target_format);
-  const bool raw = b->why_full && format && strcmp (format, "raw") == 0;
+  const bool raw = b->onto || (b->why_full && format && strcmp (format, "raw") == 0);
   CLEANUP_FREE char *changes = text_new ("bitmap:%s@%s", b->base ? b->base : "",
                                          b->instant);
   struct imagefile *f = NULL;
@@ -450,12 +476,28 @@ commit (struct backup *b)
 {
   b->g.bitmap = b->instant;
   b->g.date = b->date;
-  return repository_add (b->repository, &b->g);
+  return b->onto ? repository_replace (b->repository, &b->g)
+    : repository_add (b->repository, &b->g);
+}
+
+/* A repository has files, or one disk in place. */
+static int
+check_onto (const struct backup *b)
+{
+  if (repository_count (b->repository) == 0 ||
+      repository_get (b->repository, 0).onto == (b->onto != NULL))
+    return 0;
+  report_error (b->onto ? "--onto: the repository has files: use another one"
+                : "the repository is for --onto %s", repository_get (b->repository, 0).file);
+  errno = EINVAL;
+  return -1;
 }
 
 static int
 begin (struct backup *b)
 {
+  if (check_onto (b) == -1)
+    return -1;
   if (b->disk->encrypted && !is_given (b->a, &option_unencrypted)) {
     report_error ("%s: the disk is encrypted, and its backup would not be: --unencrypted "
                   "permits that", b->disk->name);
@@ -598,14 +640,24 @@ run_all (const struct arguments *a, struct live *l, const struct secrets *secret
          struct backupdisk *disks, struct backup *all, unsigned n)
 {
   const char *text = value_of (a, &option_rate), *most = value_of (a, &option_keep);
+  const char *onto = value_of (a, &option_onto);
   uint64_t rate = 0, keep = 0;
   int r = (text && parse_size ("-r", text, &rate) == -1) ||
     (most && parse_number ("--keep", most, 1, UINT32_MAX, &keep) == -1) ? -1 : 0;
 
+  if (onto && (n > 1 || is_given (a, &option_target_format) || most ||
+               is_given (a, &option_compress))) {
+    report_error ("--onto is for one disk, without --keep, -O and -c");
+    r = -1;
+  }
   for (unsigned i = 0; r == 0 && i < n; i++) {
     all[i] = (struct backup) { .a = a, .disk = &disks[i], .rate = rate };
     r = l ? backupdisk_use (&disks[i], a, l, a->operands[i], value_of (a, &option_nbd))
       : backupdisk_open (&disks[i], a, a->operands[i], secrets);
+    if (r == 0 && onto) {
+      all[i].onto = nbduri_is (onto) ? strdup (onto) : imagefile_path (onto);
+      r = all[i].onto ? 0 : -1;
+    }
     if (r == 0)
       r = open_repository (&all[i], i);
   }
@@ -630,6 +682,7 @@ run_with (const struct arguments *a, struct live *l, const struct secrets *secre
     backupdisk_close (&disks[i]);
     repository_free (all[i].repository);
     free (all[i].base);
+    free (all[i].onto);
     free (all[i].file);
   }
   free (disks);
@@ -654,7 +707,7 @@ run (const struct arguments *a)
 }
 
 #define OPTIONS &option_full, &option_keep, &option_target_format, &option_compress, \
-    &option_rate, &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
+    &option_onto, &option_rate, &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
 
 static const struct option *const live_options[] = { OPTIONS, &option_nbd, NULL };
 static const struct option *const options[] = {

@@ -7,6 +7,9 @@
  *   000002.qcow2    what has changed since that one
  *   .lock           is locked while a backup is made
  *
+ * Or there is one generation, which is written in place somewhere else (ONTO); while that lasts,
+ * the manifest says that it is incomplete.
+ *
  * The manifest is replaced as a whole, durably (newfile.c in the core), and the file of a
  * generation is complete and durable before the manifest names it.  So what the manifest names
  * is there; any other file with such a name was left by a program that was killed, and is
@@ -40,6 +43,7 @@
 #include "util/memory.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "storage/nbduri.h"
 #include "storage/newfile.h"
 #include "img/imagefile.h"
 #include "img/info.h"
@@ -81,7 +85,8 @@ no_memory (const struct repository *r)
 char *
 repository_path (const struct repository *r, const char *file)
 {
-  char *path = text_new ("%s/%s", r->path, file);
+  char *path = file[0] == '/' || nbduri_is (file) ? strdup (file)
+    : text_new ("%s/%s", r->path, file);
 
   if (path == NULL)
     no_memory (r);
@@ -141,7 +146,11 @@ repository_get (const struct repository *r, unsigned i)
     .bytes = number_of (g, "bytes"),
   };
 
-  is_generation (x.file, &x.raw);
+  x.onto = x.file == NULL;
+  if (x.onto)
+    x.file = text_of (g, "onto");
+  x.incomplete = json_is_true (json_object_get (g, "incomplete"));
+  x.raw = x.onto || (is_generation (x.file, &x.raw) && x.raw);
   if (x.backing)
     is_generation (x.backing, &x.raw_backing);
   return x;
@@ -177,15 +186,16 @@ static const char *
 judge_generation (const json_t *g, uint64_t before)
 {
   const json_t *backing = json_object_get (g, "backing");
-  const char *bitmap = text_of (g, "bitmap");
+  const char *bitmap = text_of (g, "bitmap"), *onto = text_of (g, "onto");
   bool raw;
 
   return !json_is_object (g) ? "a generation is no object"
     : !json_is_integer (json_object_get (g, "number")) ||
     json_integer_value (json_object_get (g, "number")) <= (json_int_t) before
     ? "numbers of generations do not rise"
-    : !is_generation (text_of (g, "file"), &raw) ||
-    (backing && (raw || !is_generation (json_string_value (backing), &raw)))
+    : (onto ? json_object_get (g, "file") || backing || (onto[0] != '/' && !nbduri_is (onto))
+       : !is_generation (text_of (g, "file"), &raw) ||
+       (backing && (raw || !is_generation (json_string_value (backing), &raw))))
     ? "the name of a file is wrong"
     : bitmap == NULL || *bitmap == '\0' || text_of (g, "date") == NULL ||
     json_integer_value (json_object_get (g, "size")) <= 0
@@ -344,21 +354,47 @@ save_list (struct repository *r, json_t *list)
   return result;
 }
 
-int
-repository_add (struct repository *r, const struct repository_generation *g)
+/* Appends it to LIST. */
+static int
+add_to (struct repository *r, json_t *list, const struct repository_generation *g)
 {
   json_t *x = jsontext_object (
     { "number", jsontext_number (g->number) },
     { "date", jsontext_string (g->date) },
-    { "kind", jsontext_string (g->backing ? "incremental" : "full") },
-    { "file", jsontext_string (g->file) },
+    { "kind", jsontext_string (g->onto ? "in-place" : g->backing ? "incremental" : "full") },
+    { g->onto ? "onto" : "file", jsontext_string (g->file) },
     { "size", jsontext_number (g->size) },
     { "bytes", jsontext_number (g->bytes) },
     { "bitmap", jsontext_string (g->bitmap) });
 
   if (g->backing)
     x = jsontext_add (x, { "backing", jsontext_string (g->backing) });
-  return save_list (r, jsontext_append (json_copy (generations (r)), x));
+  return save_list (r, jsontext_append (list, x));
+}
+
+int
+repository_add (struct repository *r, const struct repository_generation *g)
+{
+  return add_to (r, json_copy (generations (r)), g);
+}
+
+int
+repository_replace (struct repository *r, const struct repository_generation *g)
+{
+  return add_to (r, json_array (), g);
+}
+
+int
+repository_begin_onto (struct repository *r)
+{
+  json_t *list = json_deep_copy (generations (r));
+
+  if (json_array_size (list) > 0 &&
+      json_object_set_new (json_array_get (list, 0), "incomplete", json_true ()) == -1) {
+    json_decref (list);
+    list = NULL;
+  }
+  return save_list (r, list);
 }
 
 int

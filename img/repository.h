@@ -31,7 +31,9 @@ extern char *repository_path (const struct repository *, const char *file);
 /* A generation, as the manifest has it; it belongs to the repository. */
 struct repository_generation {
   uint64_t number;
-  const char *file;             /* without its directory */
+  const char *file;             /* without its directory; ONTO: absolute, or a URI */
+  bool onto;                    /* it is the only one, and written in place */
+  bool incomplete;              /* and that was cut off: nobody may rely on it */
   bool raw;
   const char *backing;          /* the file below it; NULL: it is complete by itself */
   bool raw_backing;
@@ -53,6 +55,10 @@ extern uint64_t repository_next (const struct repository *);
 /* These change the manifest, durably and at once; the file of a new generation is durable
  * before. */
 extern int repository_add (struct repository *, const struct repository_generation *);
+/* The same, in place of all that there are. */
+extern int repository_replace (struct repository *, const struct repository_generation *);
+/* From now on the newest one, if there is one, is incomplete. */
+extern int repository_begin_onto (struct repository *);
 /* Forgets the oldest one.  Its file stays, as long as others need it. */
 extern int repository_forget (struct repository *);
 /* The oldest one is now in the file below it. */

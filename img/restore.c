@@ -39,7 +39,8 @@ print_one (const struct repository_generation *g)
   char size[READABLE], bytes[READABLE];
 
   printf ("%6" PRIu64 "  %-20s  %-11s  %9s  %9s  %s\n", g->number, g->date,
-          g->backing ? "incremental" : "full", readable (g->size, size),
+          g->incomplete ? "incomplete" : g->onto ? "in place"
+          : g->backing ? "incremental" : "full", readable (g->size, size),
           readable (g->bytes, bytes), g->file);
 }
 
@@ -112,9 +113,14 @@ restore (const struct arguments *a, const struct repository *r)
   CLEANUP_FREE char *path = NULL;
   struct repository_generation g;
 
-  if (i == -1 || repository_check (r, i) == -1)
+  if (i == -1)
     return EXIT_FAILURE;
   g = repository_get (r, i);
+  if (g.onto)
+    report_error (g.incomplete ? "%s: a backup was cut off there: make it again"
+                  : "%s: the disk is there itself: use convert", g.file);
+  if (g.onto || repository_check (r, i) == -1)
+    return EXIT_FAILURE;
   path = repository_path (r, g.file);
   return path ? convert (a, path, g.raw) : EXIT_FAILURE;
 }
