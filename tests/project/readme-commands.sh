@@ -46,7 +46,7 @@ not_run 'lab/bench --cases 12' "$reason"
 not_run 'scripts/grow-device' "$reason"
 not_run 'lab/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
 not_run 'lab/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
-not_run 'lab/league' "takes half an hour; see project/league-smoke.sh"
+not_run 'lab/comparison' "takes half an hour; see project/comparison-smoke.sh"
 not_run 'lab/processors' "see project/processors-smoke.sh"
 not_run 'lab/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'lab/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
@@ -238,7 +238,7 @@ after ()
       grep '^export="disk.qcow2"' out ;;
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
-    "The league"|"Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
+    "The comparison"|"Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
       # scripts that are not run
       ;;
     "The counters of a server"*)

@@ -246,7 +246,7 @@ def of_libraries(config):
         return Contestant(name, "process", lambda files, _: [path, files[-1]],
                           cannot=cannot, missing=missing)
 
-    rust = os.path.join(config.drivers, "rust", "release", "league-")
+    rust = os.path.join(config.drivers, "rust", "release", "comparison-")
     go = os.path.join(config.drivers, "go", "")
     yield one(CORE, config.core, None if config.core else "--core does not name it")
     yield one("imago", rust + "imago", missing_of("rust"))

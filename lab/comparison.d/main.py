@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""lab/league, after systems and programs are there: see its opening comment."""
+"""lab/comparison, after systems and programs are there: see its opening comment."""
 
 import argparse
 import os
@@ -82,8 +82,8 @@ def parse_size(text):
 
 def parse_args():
     p = argparse.ArgumentParser(
-        prog="lab/league", add_help=False, allow_abbrev=False,
-        usage="lab/league [--quick] [--rounds N] [--systems LIST] [--only REGEX]\n"
+        prog="lab/comparison", add_help=False, allow_abbrev=False,
+        usage="lab/comparison [--quick] [--rounds N] [--systems LIST] [--only REGEX]\n"
               "                      [--rows REGEX] [--list] [--no-libraries]\n"
               "                      [--plugin PATH] [--core PATH] [--threads N]\n"
               "                      [--size SIZE] [--seconds N] [--out DIR] [--new]\n"
@@ -165,7 +165,7 @@ def say(text):
 
 
 def die(message):
-    sys.exit("league: " + message)
+    sys.exit("comparison: " + message)
 
 
 def chosen(field, only):
@@ -215,7 +215,7 @@ def main():
     try:
         args = parse_args()
     except SystemExit:
-        # (lab/league made it.)
+        # (lab/comparison made it.)
         shutil.rmtree(sys.argv[sys.argv.index("--sockets") + 1], ignore_errors=True)
         raise
     new = not os.listdir(args.out)

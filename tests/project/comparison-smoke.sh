@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# lab/league, with disks and times too small for meaningful results: each rival has a
+# lab/comparison, with disks and times too small for meaningful results: each rival has a
 # figure or a reason, ratios and losses are what the samples say, and who answers with
 # other bytes has no figure.
 
@@ -14,18 +14,18 @@ requires qemu-storage-daemon --version
 cd "$tmp"
 export NBDKIT
 out="$tmp/out"
-league ()
+comparison ()
 {
   rm -rf "$out"
-  "$srcdir/../lab/league" --plugin "$PLUGIN" \
-    --core "$abs_top_builddir/tests/bench/league" --out "$out" --systems here \
+  "$srcdir/../lab/comparison" --plugin "$PLUGIN" \
+    --core "$abs_top_builddir/tests/bench/comparison" --out "$out" --systems here \
     --no-libraries --quick --size 16M --seconds 0.05 "$@"
 }
 
-league --help | grep -e --rounds > /dev/null || fail "no help"
+comparison --help | grep -e --rounds > /dev/null || fail "no help"
 
 # Who there is, and who is not.
-league --list --missing 'trixie=no such mirror' | tee list
+comparison --list --missing 'trixie=no such mirror' | tee list
 for program in qemu-nbd qemu-storage-daemon; do
   for aio in threads io_uring; do
     grep -Eq "^  $program [0-9.]+ $aio" list || fail "not there: $program $aio"
@@ -39,13 +39,13 @@ for library in imago qcow2-rs go-qcow2reader go-qcow2; do
 done
 [ ! -e "$out" ] || fail "left behind: $out"
 
-league --rounds 2 --missing 'trixie=no such mirror' --rows \
+comparison --rounds 2 --missing 'trixie=no such mirror' --rows \
   '^(random (read 4K, 1 x 1|rewrite 4K, 4|write)|read (1M|zlib)|in process: .*4K, 16)' \
   > printed
 cat "$out/table.txt"
 for f in "$out"/*; do
   case "${f##*/}" in
-    table.txt|results.json|league.svg) ;;
+    table.txt|results.json|comparison.svg) ;;
     *) fail "left behind: $f" ;;
   esac
 done
@@ -55,7 +55,7 @@ import json, statistics, sys, xml.dom.minidom
 out = sys.argv[1]
 results = json.load(open(out + "/results.json"))
 text = open(out + "/table.txt").read()
-assert xml.dom.minidom.parse(out + "/league.svg").documentElement.tagName == "svg"
+assert xml.dom.minidom.parse(out + "/comparison.svg").documentElement.tagName == "svg"
 
 nbd, process = results["parts"]
 rivals = {r["name"]: r["missing"] for r in nbd["rivals"]}
@@ -105,7 +105,7 @@ for arg; do
 done
 END
 chmod +x fake/qemu-storage-daemon
-PATH="$PWD/fake:$PATH" league --rounds 1 --rows '^random read 4K, 1 x 1$' \
+PATH="$PWD/fake:$PATH" comparison --rounds 1 --rows '^random read 4K, 1 x 1$' \
   --only 'daemon 99'
 grep -Eq '^  qemu-storage-daemon 99.9 threads +- +\(wrong bytes' "$out/table.txt" ||
   fail "another disk has a figure"
@@ -117,7 +117,8 @@ echo "\$*" >> "$PWD/commands"
 exec "$NBDKIT" "\$@"
 END
 chmod +x fake/nbdkit
-NBDKIT="$PWD/fake/nbdkit" league --threads 3 --rounds 1 --rows '^random read 4K, 1 x 1$' \
+NBDKIT="$PWD/fake/nbdkit" comparison --threads 3 --rounds 1 \
+  --rows '^random read 4K, 1 x 1$' \
   --only '^nbdkit'
 grep -x 'nbdkit -t 3' "$out/table.txt"
 grep -- '^-f -U' commands | tee served
@@ -127,11 +128,11 @@ done
 if grep -v -- ' -t 3 ' served; then fail "with other threads"; fi
 
 # What can't be is refused before anything is done.
-sockets () { find /tmp -maxdepth 1 -name 'league.*' | sort; }
+sockets () { find /tmp -maxdepth 1 -name 'comparison.*' | sort; }
 sockets > before
 for wrong in '--rounds 0' '--threads 0' '--size 1M' '--systems sarge' \
              '--rows no-such' '--only no-such' more; do
   # shellcheck disable=SC2086
-  if league $wrong; then fail "accepted: $wrong"; fi
+  if comparison $wrong; then fail "accepted: $wrong"; fi
 done
 sockets | diff before - || fail "left behind in /tmp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-module league/task
+module comparison/task
 
 go 1.24

@@ -217,6 +217,6 @@ def write(plan, settings, out):
     with open(os.path.join(out, "results.json"), "w", encoding="utf-8") as f:
         f.write(to_json(plan, settings))
     made = ["table.txt", "results.json"]
-    if picture(plan, os.path.join(out, "league.svg")):
-        made.append("league.svg")
+    if picture(plan, os.path.join(out, "comparison.svg")):
+        made.append("comparison.svg")
     print("\n%s: %s" % (out, " ".join(made)), flush=True)

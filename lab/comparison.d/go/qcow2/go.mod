@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-module league/qcow2
+module comparison/qcow2
 
 go 1.24.5
 
 require (
 	github.com/ehrlich-b/go-qcow2 v0.0.0-20251222000841-127538a4e00b
-	league/task v0.0.0
+	comparison/task v0.0.0
 )
 
 require (
@@ -18,4 +18,4 @@ require (
 	golang.org/x/sys v0.38.0 // indirect
 )
 
-replace league/task => ../task
+replace comparison/task => ../task

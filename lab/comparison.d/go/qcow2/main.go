@@ -9,7 +9,7 @@ package main
 import (
 	"os"
 
-	"league/task"
+	"comparison/task"
 
 	qcow2 "github.com/ehrlich-b/go-qcow2"
 )

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-module league/reader
+module comparison/reader
 
 go 1.24
 
 require (
 	github.com/lima-vm/go-qcow2reader v0.7.1
-	league/task v0.0.0
+	comparison/task v0.0.0
 )
 
-replace league/task => ../task
+replace comparison/task => ../task

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
 // Package task does what the command line asks for with what a library has opened: see
-// tests/bench/league.c.  Each request in flight has a goroutine.
+// tests/bench/comparison.c.  Each request in flight has a goroutine.
 package task
 
 import (

@@ -2,11 +2,11 @@
  *
  * How fast is the plugin's core, in one process and without NBD?
  *
- *   league IMAGE WORK BLOCK DEPTH SECONDS
+ *   comparison IMAGE WORK BLOCK DEPTH SECONDS
  *
  * DEPTH threads read or rewrite BLOCK bytes at random places, or one reads in order,
  * again and again, for so many seconds.  It prints requests per second.  The programs in
- * lab/league.d do the same with other libraries, and lab/league compares them.
+ * lab/comparison.d do the same with other libraries, and lab/comparison compares them.
  *
  *   WORK: randread, randwrite, read (in order); or crc, which prints the CRC-32 of the
  *   whole disk
@@ -100,7 +100,7 @@ main (int argc, char **argv)
 
   if (argc != 6) {
     fprintf (stderr,
-             "usage: league IMAGE crc|randread|randwrite|read BLOCK DEPTH SECONDS\n");
+             "usage: comparison IMAGE crc|randread|randwrite|read BLOCK DEPTH SECONDS\n");
     return 1;
   }
   path = realpath (argv[1], NULL);

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"os"
 
-	"league/task"
+	"comparison/task"
 
 	qcow2reader "github.com/lima-vm/go-qcow2reader"
 )

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the command line asks for: see tests/bench/league.c.
+// What the command line asks for: see tests/bench/comparison.c.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
