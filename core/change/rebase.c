@@ -32,7 +32,7 @@
  *
  * The unsafe mode only changes the header.
  *
- * Locks: none; the image's own rooms have theirs.
+ * Locks: none; the image's own modules have theirs.
  */
 
 #include <config.h>

@@ -35,7 +35,7 @@
  *
  * Memory: a piece, and mappings within the disk's limit.
  *
- * Locks: none; the image's own rooms have theirs.
+ * Locks: none; the image's own modules have theirs.
  */
 
 #include <config.h>

@@ -2,7 +2,7 @@
  *
  * What does the first cluster of an image contain, and is it valid?
  *
- * This room reads no file and keeps no state: bytes go in, and a struct header with
+ * This module reads no file and keeps no state: bytes go in, and a struct header with
  * checked contents comes out, or an error that names the field, its offset and what was
  * found.  An attacker may have chosen the bytes.  These are true for a header that was
  * accepted:

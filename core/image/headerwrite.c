@@ -36,7 +36,7 @@
  * R8: fields and extensions that the caller does not name keep their bytes, and
  * extensions keep their order.
  *
- * Other rooms change single fields directly (refwrite, repair, health, check,
+ * Other modules change single fields directly (refwrite, repair, health, check,
  * writable).  Each of these writes lies within the first sector.
  *
  * Locks: none; no other thread uses the header.

@@ -176,7 +176,7 @@ sync_targets (struct checkpoint *ck, const struct l2_batch *snap)
 }
 
 /* The refcount table has moved: its old clusters are released once that is durable.  Only
- * the refcount room has ever used them, so they need no grace period. */
+ * the refcount module has ever used them, so they need no grace period. */
 static int
 release_old_table (struct checkpoint *ck)
 {

@@ -515,7 +515,7 @@ allocate_and_write (struct cow *c, struct l2_edit *edit)
   return -1;
 }
 
-/* Marks the image corrupt if a lower room has found corruption. */
+/* Marks the image corrupt if a lower module has found corruption. */
 static int
 translate_error (const struct view *v)
 {

@@ -79,7 +79,7 @@ struct alloc {
     bool zeroed;                /* the unused clusters read as zeros */
   } pack;
 
-  struct alloc_frees *rooms;    /* unused items, from alloc_free_begin */
+  struct alloc_frees *spare;    /* unused items, from alloc_free_begin */
   struct list pending;          /* removal is not durable yet */
   struct list waiting;          /* for their grace period, in order of stamps */
   unsigned reaping;             /* threads that have taken some from waiting or crowd */

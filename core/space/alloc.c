@@ -176,7 +176,7 @@ alloc_close (struct alloc *a)
   if (a == NULL)
     return;
   alloc_idle_close (a);
-  free_items (a->rooms);
+  free_items (a->spare);
   free_items (a->pending.head);
   free_items (a->waiting.head);
   pthread_mutex_destroy (&a->lock);

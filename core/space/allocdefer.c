@@ -53,60 +53,60 @@
 int
 alloc_free_begin (struct alloc *a, unsigned n)
 {
-  struct alloc_frees *rooms = NULL, *last = NULL;
+  struct alloc_frees *spare = NULL, *last = NULL;
 
   for (unsigned i = 0; i < n; i++) {
-    struct alloc_frees *room = memory_get (sizeof *room);
+    struct alloc_frees *item = memory_get (sizeof *item);
 
-    if (room == NULL) {
-      free_items (rooms);
+    if (item == NULL) {
+      free_items (spare);
       errno = ENOMEM;
       return -1;
     }
-    room->next = rooms;
-    rooms = room;
+    item->next = spare;
+    spare = item;
     if (last == NULL)
-      last = room;
+      last = item;
   }
   if (last) {
     LOCK_FOR_BLOCK (&a->lock);
-    last->next = a->rooms;
-    a->rooms = rooms;
+    last->next = a->spare;
+    a->spare = spare;
   }
   return 0;
 }
 
 /* Takes an item that alloc_free_begin allocated.  The caller holds the lock. */
 static struct alloc_frees *
-take_room (struct alloc *a)
+take_item (struct alloc *a)
 {
-  struct alloc_frees *room = a->rooms;
+  struct alloc_frees *item = a->spare;
 
-  assert (room != NULL);
-  a->rooms = room->next;
-  return room;
+  assert (item != NULL);
+  a->spare = item->next;
+  return item;
 }
 
 void
 alloc_free_run (struct alloc *a, uint64_t host, uint64_t clusters)
 {
   const uint64_t first = host >> a->bits;
-  struct alloc_frees *room, *tail;
+  struct alloc_frees *item, *tail;
   LOCK_FOR_BLOCK (&a->lock);
 
   alloc_trace (a, "freed: reuse deferred until that is durable", first, clusters);
-  room = take_room (a);
+  item = take_item (a);
   a->deferred += clusters;
   a->pending_clusters += clusters;
   tail = a->pending.head ? a->pending.tail : NULL;
   if (tail && tail->first + tail->n == first) {
     tail->n += clusters;
-    free (room);
+    free (item);
     return;
   }
-  room->first = first;
-  room->n = clusters;
-  list_append (&a->pending, room);
+  item->first = first;
+  item->n = clusters;
+  list_append (&a->pending, item);
   a->pending_items++;
   a->freed_items++;
   alloc_charge (a);
@@ -118,7 +118,7 @@ alloc_free_end (struct alloc *a, unsigned unused)
   LOCK_FOR_BLOCK (&a->lock);
 
   while (unused-- > 0)
-    free (take_room (a));
+    free (take_item (a));
 }
 
 uint64_t

@@ -2,7 +2,7 @@
  *
  * How many references does a host cluster have?  See refcount.c.
  *
- * Cluster numbers are host offset >> cluster_bits.  All functions take this room's own
+ * Cluster numbers are host offset >> cluster_bits.  All functions take this module's own
  * lock; they may read refcount blocks from the file, but never write.  Only
  * refcount_write writes, and only the checkpoint calls it.  Functions that return int
  * return 0, or -1 with errno set and the error reported (EUCLEAN: corrupt structures).
@@ -39,8 +39,8 @@ extern int refcount_get (struct refcounts *, uint64_t cluster, uint64_t *value);
  * claim: from 0 to 1, for clusters that the caller is about to use; any other count is
  *   corruption (EUCLEAN).
  * dec: decrements; a count of 0 is corruption (EUCLEAN).  Calls FREED (if not NULL) for
- *   each maximal sub-range that reached zero, with this room's lock held: FREED must not
- *   call this room. */
+ *   each maximal sub-range that reached zero, with this module's lock held: FREED must
+ *   not call this module. */
 extern int refcount_inc (struct refcounts *, uint64_t first, uint64_t n);
 extern int refcount_claim (struct refcounts *, uint64_t first, uint64_t n);
 extern int refcount_dec (struct refcounts *, uint64_t first, uint64_t n,

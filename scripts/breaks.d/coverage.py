@@ -229,17 +229,17 @@ def percent(part, all_of_it):
 
 def table(sources):
     print("%-10s %7s %9s %8s %9s %9s" %
-          ("room", "lines", "reached", "", "branches", "taken"))
+          ("folder", "lines", "reached", "", "branches", "taken"))
     total = [0] * 4
-    rooms = {}
+    folders = {}
     for s in sources.values():
-        room = rooms.setdefault(suite.folder(s.path), [0] * 4)
-        for row in (room, total):
+        folder = folders.setdefault(suite.folder(s.path), [0] * 4)
+        for row in (folder, total):
             row[0] += len(s.lines)
             row[1] += sum(1 for c in s.lines.values() if c > 0)
             row[2] += sum(len(b) for b in s.branches.values())
             row[3] += sum(1 for b in s.branches.values() for c in b if c > 0)
-    for name, row in [*sorted(rooms.items()), ("all", total)]:
+    for name, row in [*sorted(folders.items()), ("all", total)]:
         print("%-10s %7d %9d %s %9d %9d %s" %
               (name, row[0], row[1], percent(row[1], row[0]), row[2], row[3],
                percent(row[3], row[2])))

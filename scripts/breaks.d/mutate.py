@@ -47,21 +47,21 @@ def key(mutant):
 
 
 def shuffled(mutants):
-    """The rooms take turns, and in each room the rules do: the beginning of the list is a
+    """Folders take turns, and in each folder the rules do: the beginning of the list is a
     fair sample.  The order depends on what is changed, not on line numbers."""
-    rooms = collections.defaultdict(lambda: collections.defaultdict(list))
+    folders = collections.defaultdict(lambda: collections.defaultdict(list))
     for m in mutants:
-        rooms[suite.folder(m.path)][m.rule].append(m)
+        folders[suite.folder(m.path)][m.rule].append(m)
     turns = []
-    for room in sorted(rooms):
-        for rule, some in sorted(rooms[room].items()):
+    for folder in sorted(folders):
+        for rule, some in sorted(folders[folder].items()):
             some.sort(key=lambda m: hashlib.sha256(
                 (m.path + m.function + m.rule + m.before() + m.after()).encode()
             ).digest())
         turns.append([m for _, _, m in sorted(
-            (turn, hashlib.sha256((room + rule).encode()).digest(), m)
-            for rule, some in rooms[room].items() for turn, m in enumerate(some))])
-    return [m for _, _, m in sorted((turn, room, m) for room, some in enumerate(turns)
+            (turn, hashlib.sha256((folder + rule).encode()).digest(), m)
+            for rule, some in folders[folder].items() for turn, m in enumerate(some))])
+    return [m for _, _, m in sorted((turn, folder, m) for folder, some in enumerate(turns)
                                     for turn, m in enumerate(some))]
 
 
@@ -181,7 +181,7 @@ class Run:
             lines = [n] if n in source.lines else []
         found = set().union(*(source.tests.get(n, ()) for n in lines)) if lines else \
             source.users
-        room = suite.folder(mutant.path)
+        folder = suite.folder(mutant.path)
         found = [t for t in found if self.tests[t][0] == suite.PASSED and
                  (not sanitizer or t in self.sanitized[sanitizer])]
         if self.args.tests:
@@ -190,7 +190,7 @@ class Run:
         found.sort(key=lambda t: (
             not suite.is_program(t),
             self.tests[t][1] / (1 + self.kills[(mutant.path, t)]) /
-            (3 if t.startswith("unit/" + room + "/") else 1)))
+            (3 if t.startswith("unit/" + folder + "/") else 1)))
         left = self.args.budget
         for t in found:
             if left > 0:
@@ -267,11 +267,11 @@ def chosen(args):
     return shuffled(mutants)[:args.count or 200]
 
 
-def summary(counts, rooms):
-    print("\n%-10s %8s %9s %6s %10s" % ("room", "mutants", "caught", "known", "survived"))
-    for room, c in [*sorted(rooms.items()), ("all", counts)]:
+def summary(counts, folders):
+    print("\n%-10s %8s %9s %6s %10s" % ("folder", "mutants", "caught", "known", "survived"))
+    for folder, c in [*sorted(folders.items()), ("all", counts)]:
         n = c[CAUGHT] + c[KNOWN] + c[SURVIVED] + c[UNREACHED]
-        print("%-10s %8d %9d %6d %10d" % (room, n, c[CAUGHT], c[KNOWN],
+        print("%-10s %8d %9d %6d %10d" % (folder, n, c[CAUGHT], c[KNOWN],
                                          c[SURVIVED] + c[UNREACHED]))
     print("\n%d mutants: %d caught, %d survive for a reason in "
           "tests/mutants-that-survive, %d survive; %d more changed no code" %
@@ -332,7 +332,7 @@ def main():
         return
     reasons = known.Known(SURVIVORS)
     run = Run(args)
-    counts, rooms = collections.Counter(), {}
+    counts, folders = collections.Counter(), {}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for m, r in pool.map(run.one, mutants):
             outcome = r["outcome"]
@@ -340,14 +340,14 @@ def main():
                     reasons.explains(m.path, m.function, m.rule, m.before()):
                 outcome = KNOWN
             counts[outcome] += 1
-            rooms.setdefault(suite.folder(m.path), collections.Counter())[outcome] += 1
+            folders.setdefault(suite.folder(m.path), collections.Counter())[outcome] += 1
             if outcome in (SURVIVED, UNREACHED):
                 print("%s, %d tests: %s" % (outcome, r["tests"], show(m)), flush=True)
             elif outcome == CAUGHT:
                 print("caught by %s: %s" % (r["test"], m.name), flush=True)
             else:
                 print("%s: %s" % (outcome, m.name), flush=True)
-    summary(counts, rooms)
+    summary(counts, folders)
     sys.exit(1 if counts[SURVIVED] + counts[UNREACHED] else 0)
 
 
