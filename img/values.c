@@ -335,7 +335,10 @@ parse_snapshot (const char *what, const char *text, struct key_values *kv, const
     return -1;
   id = key_values_take (kv, "snapshot.id");
   name = key_values_take (kv, "snapshot.name");
-  *r = id ? id : name;
-  return *r && key_values_left (kv, "") == NULL ? 0
-    : bad_value (what, text, "either snapshot.id or snapshot.name is required");
+  if (!id == !name || key_values_left (kv, ""))
+    return bad_value (what, text, "either snapshot.id or snapshot.name is required");
+  /* The core knows these words (snapshots_find), but not QEMU's ",,". */
+  if (strchr (text, ','))
+    *r = id ? id : name;
+  return 0;
 }

@@ -246,10 +246,15 @@ snapshots_free (struct snapshots *snapshots)
 const struct snapshot *
 snapshots_find (const struct snapshots *snapshots, const char *name)
 {
+  static const char id[] = "snapshot.id=", only_name[] = "snapshot.name=";
   size_t i = names_find (snapshots->by_name, name);
 
   if (i == SIZE_MAX)
     i = names_find (snapshots->by_id, name);
+  if (i == SIZE_MAX && strncmp (name, id, strlen (id)) == 0)
+    i = names_find (snapshots->by_id, name + strlen (id));
+  if (i == SIZE_MAX && strncmp (name, only_name, strlen (only_name)) == 0)
+    i = names_find (snapshots->by_name, name + strlen (only_name));
   return i == SIZE_MAX ? NULL : &snapshots->list[i];
 }
 

@@ -46,8 +46,8 @@ extern int snapshots_read (struct storage *, const struct header *,
                            struct overlap *, struct snapshots *);
 extern void snapshots_free (struct snapshots *);
 
-/* The first snapshot with this name, or else the first with this id; NULL if there is
- * none. */
+/* The first snapshot with this name, or else the first with this id; or else, of
+ * "snapshot.id=ID" and "snapshot.name=NAME", the first with that.  NULL if there is none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
 /* Does the L1 table of a snapshot of the image PATH cover its disk?  Returns 0, or -1

@@ -44,6 +44,17 @@ for size in 1 1000 17M; do both_status convert -S $size disk.raw sparse.raw; don
 [ "$status" = 1 ]
 converted disk.raw odd.raw disk.qcow2 all.raw
 converted -O qcow2 odd.raw over.qcow2 all.qcow2
+# A snapshot whose name is the id of another one.
+in_both qemu-img create -q -f qcow2 named.qcow2 1M
+for name in 2 1; do
+  in_both qemu-io -f qcow2 -c "write -P 1$name 0 64k" named.qcow2
+  in_both qemu-img snapshot -c $name named.qcow2
+done
+for which in 1 2 snapshot.id=1 snapshot.name=1; do
+  converted -l $which named.qcow2 named.raw
+done
+both_status convert -l snapshot.id=3 named.qcow2 named.raw
+[ "$status" = 1 ]
 # What exists is replaced.
 converted -O qcow2 odd.raw all.qcow2
 # Zeros take no space, also if they are stored as data; holes are not read.
