@@ -112,6 +112,7 @@ extern const struct command rebase_command;
 extern const struct command resize_command;
 extern const struct command restore_command;
 extern const struct command snapshot_command;
+extern const struct command top_command;
 extern const struct command validate_command;
 
 #endif /* QCOW2_IMG_COMMAND_H */

@@ -52,6 +52,7 @@ static const struct command *const commands[] = {
   &resize_command,
   &restore_command,
   &snapshot_command,
+  &top_command,
   &validate_command,
   NULL
 };

@@ -63,6 +63,7 @@ img_sources = \
 	%reldir%/secrets.h \
 	%reldir%/svg.c \
 	%reldir%/svg.h \
+	%reldir%/top.c \
 	%reldir%/upload.c \
 	%reldir%/upload.h \
 	%reldir%/validate.c \

@@ -207,6 +207,8 @@ after ()
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw
       same_raw monday.img then.raw ;;
+    PROMETHEUS)
+      grep '^nbdkit_qcow2_connections_total{server="disk.prom"} ' disk.prom ;;
     "Symbolic links")
       grep 'export-size: 1073741824' out
       same disks/vm-web.qcow2 then.raw ;;

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * What is a server doing now?
+ *
+ * It is asked again and again, on the socket of control=, for what it has counted
+ * (query-blockstats), and for its jobs.  The difference between two answers, divided by the
+ * time between them, is what is shown, the busiest image first.
+ *
+ * On a terminal, each look replaces the one before, and no more images are shown than have
+ * room.  Anywhere else there is one look, unless -n says how many.
+ *
+ * Locks: none.
+ */
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/bytes.h"
+#include "util/clock.h"
+#include "util/jsontext.h"
+#include "util/memory.h"
+#include "util/report.h"
+#include "img/command.h"
+#include "img/live.h"
+#include "img/print.h"
+#include "img/values.h"
+
+static const char *const kinds[] = {
+  "read", "write", "trim", "zero", "flush", "cache", "extents",
+};
+#define NR_KINDS (sizeof kinds / sizeof kinds[0])
+enum { READ, WRITE };
+
+struct counts {
+  uint64_t operations, errors, ns, running, clients;
+  uint64_t bytes[2];            /* read, written */
+};
+
+/* An image, between two looks. */
+struct row {
+  const json_t *image;          /* `x-statistics'; belongs to the answer */
+  struct counts now;
+  double operations, bytes[2];  /* a second */
+  double latency;               /* seconds: mean of the requests that ended; 0: none did */
+};
+
+/* An answer. */
+struct look {
+  json_t *devices, *jobs;
+  int64_t at;                   /* clock_ns */
+};
+
+/* --- numbers --- */
+
+static uint64_t
+number_of (const json_t *object, const char *key)
+{
+  return json_integer_value (json_object_get (object, key));
+}
+
+static const char *
+text_of (const json_t *object, const char *key)
+{
+  const char *text = json_string_value (json_object_get (object, key));
+
+  return text ? text : "";
+}
+
+static struct counts
+count (const json_t *image)
+{
+  struct counts c = { .operations = 0 };
+  const json_t *export, *kind;
+  size_t i;
+
+  json_array_foreach (json_object_get (image, "exports"), i, export) {
+    c.clients += number_of (export, "clients");
+    for (size_t k = 0; k < NR_KINDS; k++) {
+      kind = json_object_get (export, kinds[k]);
+      c.operations += number_of (kind, "operations");
+      c.errors += number_of (kind, "errors");
+      c.ns += number_of (kind, "ns");
+      c.running += number_of (kind, "running");
+      if (k <= WRITE)
+        c.bytes[k] += number_of (kind, "bytes");
+    }
+  }
+  return c;
+}
+
+/* What was counted of the image at the look before; zeros: it was not there. */
+static struct counts
+count_before (const struct look *before, const char *name)
+{
+  const json_t *device, *image;
+  size_t i;
+
+  json_array_foreach (before->devices, i, device) {
+    image = json_object_get (device, "x-statistics");
+    if (strcmp (text_of (image, "image"), name) == 0)
+      return count (image);
+  }
+  return (struct counts) { .operations = 0 };
+}
+
+/* (An image that was closed and forgotten in between is counted anew.) */
+static uint64_t
+since (uint64_t now, uint64_t before)
+{
+  return now >= before ? now - before : now;
+}
+
+static void
+compute (struct row *r, const struct look *before, double seconds)
+{
+  const struct counts old = count_before (before, text_of (r->image, "image"));
+  uint64_t ended;
+
+  r->now = count (r->image);
+  r->operations = since (r->now.operations, old.operations) / seconds;
+  for (int k = READ; k <= WRITE; k++)
+    r->bytes[k] = since (r->now.bytes[k], old.bytes[k]) / seconds;
+  ended = since (r->now.operations + r->now.errors, old.operations + old.errors);
+  r->latency = ended ? since (r->now.ns, old.ns) / 1e9 / ended : 0;
+}
+
+static int
+busiest_first (const void *a, const void *b)
+{
+  const struct row *p = a, *q = b;
+
+  return p->operations != q->operations ? (p->operations < q->operations ? 1 : -1)
+    : strcmp (text_of (p->image, "image"), text_of (q->image, "image"));
+}
+
+/* --- JSON --- */
+
+static json_t *
+describe_row (const struct row *r)
+{
+  return jsontext_object (
+    { "image", json_incref (json_object_get (r->image, "image")) },
+    { "state", json_incref (json_object_get (r->image, "state")) },
+    { "reason", json_incref (json_object_get (r->image, "reason")) },
+    { "clients", jsontext_number (r->now.clients) },
+    { "running", jsontext_number (r->now.running) },
+    { "errors", jsontext_number (r->now.errors) },
+    { "operations-per-second", json_real (r->operations) },
+    { "read-bytes-per-second", json_real (r->bytes[READ]) },
+    { "write-bytes-per-second", json_real (r->bytes[WRITE]) },
+    { "latency-seconds", json_real (r->latency) });
+}
+
+static int
+print_document (const struct row *rows, size_t n, const struct look *now, double seconds)
+{
+  json_t *images = json_array ();
+
+  for (size_t i = 0; i < n; i++)
+    images = jsontext_append (images, describe_row (&rows[i]));
+  return print_json (jsontext_object (
+    { "seconds", json_real (seconds) },
+    { "images", images },
+    { "jobs", json_incref (now->jobs) })) == EXIT_SUCCESS ? 0 : -1;
+}
+
+/* --- for people --- */
+
+/* The lines of the terminal; 0: there is none. */
+static unsigned
+lines (void)
+{
+  struct winsize w;
+
+  if (!isatty (STDOUT_FILENO))
+    return 0;
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 0 ? w.ws_row : 24;
+}
+
+static void
+print_row (const struct row *r)
+{
+  char read[READABLE], write[READABLE];
+  const char *const reason = text_of (r->image, "reason");
+
+  printf ("%9.0f %9s/s %9s/s %10.3f %5" PRIu64 " %7" PRIu64 " %7" PRIu64 "  %-9s ",
+          r->operations, readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
+          r->latency * 1000, r->now.running, r->now.clients, r->now.errors,
+          text_of (r->image, "state"));
+  jsontext_put (text_of (r->image, "image"), stdout);
+  if (*reason) {
+    fputs (": ", stdout);
+    jsontext_put (reason, stdout);
+  }
+  putchar ('\n');
+}
+
+static void
+print_job (const json_t *job)
+{
+  const double total = number_of (job, "total-progress");
+
+  printf ("job ");
+  jsontext_put (text_of (job, "id"), stdout);
+  printf (": %s, %s", text_of (job, "type"), text_of (job, "status"));
+  if (total > 0)
+    printf (", %.0f%%", 100 * number_of (job, "current-progress") / total);
+  putchar ('\n');
+}
+
+/* No more than have room beside the two lines for headings and what is left out, and one for
+ * the cursor. */
+static int
+print_table (const struct row *rows, size_t n, const struct look *now)
+{
+  const unsigned height = lines ();
+  const size_t most = height == 0 ? SIZE_MAX : height > 4 ? height - 4 : 1;
+  const json_t *job;
+  size_t i, shown = 0;
+
+  if (height)
+    fputs ("\033[H\033[J", stdout);
+  printf ("%9s %11s %11s %10s %5s %7s %7s  %-9s %s\n", "requests", "read", "written",
+          "latency/ms", "run", "clients", "errors", "state", "image");
+  json_array_foreach (now->jobs, i, job)
+    if (shown < most / 2 || height == 0) {
+      print_job (job);
+      shown++;
+    }
+  for (i = 0; i < n && shown < most; i++, shown++)
+    print_row (&rows[i]);
+  if (i < n)
+    printf ("(%zu images more)\n", n - i);
+  return fflush (stdout) == EOF ? -1 : 0;
+}
+
+/* --- looks --- */
+
+static void
+end_look (struct look *look)
+{
+  json_decref (look->devices);
+  json_decref (look->jobs);
+}
+
+static int
+look_at (struct live *l, struct look *look)
+{
+  const json_t *first;
+
+  *look = (struct look) { .at = 0 };
+  if (live_ask (l, "query-blockstats", json_object (), &look->devices) == -1 ||
+      live_ask (l, "query-jobs", json_object (), &look->jobs) == -1) {
+    end_look (look);
+    return -1;
+  }
+  look->at = clock_ns ();
+  first = json_array_get (look->devices, 0);
+  if (first == NULL || json_object_get (first, "x-statistics"))
+    return 0;
+  report_error ("this server does not tell what top shows");
+  end_look (look);
+  return -1;
+}
+
+static int
+show (const struct arguments *a, const struct look *before, const struct look *now)
+{
+  const size_t n = json_array_size (now->devices);
+  const double seconds = (now->at - before->at) / 1e9;
+  struct row *rows = memory_new (n + 1, sizeof *rows);
+  const json_t *device;
+  size_t i;
+  int r;
+
+  if (rows == NULL)
+    return -1;
+  json_array_foreach (now->devices, i, device) {
+    rows[i].image = json_object_get (device, "x-statistics");
+    compute (&rows[i], before, seconds > 0 ? seconds : 1e-9);
+  }
+  qsort (rows, n, sizeof *rows, busiest_first);
+  r = wants_json (a) ? print_document (rows, n, now, seconds) : print_table (rows, n, now);
+  free (rows);
+  return r;
+}
+
+/* --- the command --- */
+
+static const struct option
+  option_delay = { 'd', "delay", "MILLISECONDS", "the time between two looks (default 1000)" },
+  option_count = { 'n', NULL, "COUNT", "how many looks (on a terminal: no end; else 1)" };
+
+#define MOST_DELAY 3600000
+
+static int
+run_live (const struct arguments *a, struct live *l)
+{
+  const char *const delay = value_of (a, &option_delay);
+  const char *const count = value_of (a, &option_count);
+  uint64_t ms = 1000, looks = lines () && !wants_json (a) ? UINT64_MAX : 1;
+  struct look before, now;
+  int r = 0;
+
+  if ((delay && parse_number ("-d", delay, 1, MOST_DELAY, &ms) == -1) ||
+      (count && parse_number ("-n", count, 1, INT64_MAX, &looks) == -1) ||
+      look_at (l, &before) == -1)
+    return -1;
+  for (; looks > 0 && r == 0; looks--) {
+    const struct timespec pause = { ms / 1000, ms % 1000 * 1000000 };
+
+    nanosleep (&pause, NULL);
+    if (look_at (l, &now) == -1) {
+      end_look (&before);
+      return -1;
+    }
+    r = show (a, &before, &now);
+    end_look (&before);
+    before = now;
+  }
+  end_look (&before);
+  return r;
+}
+
+static int
+run (const struct arguments *a)
+{
+  (void) a;
+  report_error ("top requires --control SOCKET");
+  return EXIT_FAILURE;
+}
+
+static const struct option *const options[] = {
+  &option_delay, &option_count, &option_output, NULL
+};
+
+const struct command top_command = {
+  "top", "",
+  "Show what a server does (with --control): requests of each image, the busiest first, and "
+  "jobs.",
+  options, 0, 0, .run = run, .live = run_live, .live_options = options, .finds_disks = true
+};

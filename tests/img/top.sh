@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# top shows what clients do meanwhile, the busiest image first, and no more than a terminal
+# has room for.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+IMG="$abs_top_builddir/img/nbdkit-qcow2-img"
+
+mkdir "$tmp/images"
+for i in idle busy c d e f; do make_image "$tmp/images/$i" 8M; done
+start_nbdkit control="$sockdir/qmp" dir="$tmp/images"
+"$python" - "$sock" "$IMG" "$sockdir/qmp" <<'PY'
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import nbd
+
+sock, img, control = sys.argv[1:]
+
+def connect(export):
+    h = nbd.NBD()
+    h.set_export_name(export)
+    h.connect_unix(sock)
+    return h
+
+handles = {name: connect(name) for name in ("idle", "busy", "c", "d", "e", "f")}
+second = connect("busy")
+ended = False
+def work():
+    while not ended:
+        handles["busy"].pwrite(b"x" * 4096, 0)
+worker = threading.Thread(target=work)
+worker.start()
+
+def top(*options):
+    return subprocess.run([img, "--control", control, "top", *options], text=True,
+                          stdout=subprocess.PIPE, check=True).stdout
+
+try:
+    images = []
+    while not any(i["operations-per-second"] for i in images):
+        images = json.loads(top("--output=json", "-d", "50"))["images"]
+    first = images[0]
+    assert first["image"] == "busy" and first["clients"] == 2, first
+    assert first["state"] == "ok" and first["errors"] == 0, first
+    ratio = first["write-bytes-per-second"] / first["operations-per-second"]
+    assert abs(ratio - 4096) < 41, first
+    assert first["read-bytes-per-second"] == 0 and first["latency-seconds"] > 0, first
+    assert len(json.loads(top("--output=json", "-d", "1"))["images"]) == 6
+
+    # One table; two, if they are asked for.
+    table = top("-d", "50").splitlines()
+    assert len(table) == 7 and table[1].split()[-1] == "busy", table
+    assert len(top("-d", "1", "-n", "2").splitlines()) == 14
+
+    # A terminal of seven lines.
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 7, 120, 0, 0))
+    subprocess.run([img, "--control", control, "top", "-d", "50", "-n", "1"],
+                   stdout=slave, check=True)
+    os.close(slave)
+    screen = os.read(master, 65536).decode().splitlines()
+    assert screen[0].startswith("\033[H\033[J"), screen
+    assert len(screen) == 5 and screen[1].split()[-1] == "busy", screen
+    assert screen[-1] == "(3 images more)", screen
+finally:
+    ended = True
+    worker.join()
+PY
+if "$IMG" top 2> "$tmp/said"; then fail "top without a server"; fi
+grep -q 'top requires --control SOCKET' "$tmp/said"
