@@ -77,7 +77,7 @@ with open(sys.argv[3], "w") as f:
         print(*possible[i], file=f)
 PY
 
-kill9_nbdkit
+kill9_nbdkit main
 check_leaks_only "$img"
 qemu-img info -f qcow2 "$img" > "$tmp/info"
 if grep -E 'in-use|corrupt: true' "$tmp/info"; then fail "something is in use"; fi
