@@ -50,7 +50,7 @@ for name in 2 1; do
   in_both qemu-io -f qcow2 -c "write -P 1$name 0 64k" named.qcow2
   in_both qemu-img snapshot -c $name named.qcow2
 done
-for which in 1 2 snapshot.id=1 snapshot.name=1; do
+for which in snapshot.id=1 snapshot.name=1 snapshot.id=2; do
   converted -l $which named.qcow2 named.raw
 done
 both_status convert -l snapshot.id=3 named.qcow2 named.raw
