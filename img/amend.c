@@ -62,7 +62,7 @@ struct amending {
 };
 
 static int
-refuse (const char *why)
+refuse_amend (const char *why)
 {
   report_error ("%s", why);
   errno = EINVAL;
@@ -118,7 +118,7 @@ read_size (struct key_values *kv, struct amending *m)
   if (parse_size ("size=", text, &m->edit.size) == -1)
     return -1;
   return m->edit.size == 0 || m->edit.size % SECTOR
-    ? refuse ("-o: the new size must be a multiple of 512, and greater than 0") : 0;
+    ? refuse_amend ("-o: the new size must be a multiple of 512, and greater than 0") : 0;
 }
 
 /* --- passphrases --- */
@@ -149,16 +149,16 @@ read_keys (struct key_values *kv, const struct secrets *s, struct amending *m)
   id = key_values_take (kv, adds ? "encrypt.new-secret" : "encrypt.old-secret");
   if (state == NULL || (!adds && strcmp (state, "inactive") != 0) ||
       (id == NULL && (adds || key_values_get (kv, "encrypt.keyslot") == NULL)))
-    return refuse ("either encrypt.state=active with encrypt.new-secret=ID (and "
-                   "encrypt.keyslot=N, a free one) or encrypt.state=inactive with "
-                   "encrypt.old-secret=ID or encrypt.keyslot=N is required");
+    return refuse_amend ("either encrypt.state=active with encrypt.new-secret=ID (and "
+                         "encrypt.keyslot=N, a free one) or encrypt.state=inactive with "
+                         "encrypt.old-secret=ID or encrypt.keyslot=N is required");
   if (m->passphrase == NULL)
-    return refuse ("the secret that opens the image is required: --image-opts "
-                   "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID");
+    return refuse_amend ("the secret that opens the image is required: --image-opts "
+                         "driver=qcow2,file.filename=NAME,encrypt.key-secret=ID");
   if (id && (text = secrets_get (s, id)) == NULL)
     return -1;
   if (adds && text[0] == '\0')
-    return refuse ("encrypt.new-secret=: the passphrase must not be empty");
+    return refuse_amend ("encrypt.new-secret=: the passphrase must not be empty");
   *(adds ? &m->keys.add : &m->keys.erase) = text;
   m->keys.force = m->force;
   m->changes_keys = true;
@@ -204,7 +204,8 @@ make (void *opaque, struct disk *disk)
   const struct edit_options options = { .shrink = m->force, .watch = &watch };
 
   if (m->changes_size && !m->force && m->edit.size < disk_inside (disk).view->size)
-    return refuse ("-o: the disk would become smaller: use resize --shrink, or --force");
+    return refuse_amend ("-o: the disk would become smaller: use resize --shrink, or "
+                         "--force");
   if (m->changes_keys && keyedit_disk (disk, &m->keys) == -1)
     return -1;
   if (m->changes_features && amend_disk (disk, &m->amend) == -1)
@@ -224,7 +225,8 @@ read_all (const struct arguments *a, const struct secrets *s, struct amending *m
   while (r == 0 && (text = next_value (a, &option_amended, &i)))
     r = key_values_add (&kv, text, NULL);
   if (r == 0)
-    r = kv.n == 0 ? refuse ("-o is required: what is to change") : read_options (&kv, s, m);
+    r = kv.n == 0 ? refuse_amend ("-o is required: what is to change")
+      : read_options (&kv, s, m);
   key_values_free (&kv);
   return r;
 }
@@ -304,8 +306,8 @@ amend_live (const struct arguments *a, struct live *l)
   if (s && live_inserted (l) && read_all (a, s, &m) == 0)
     r = m.changes_keys && !m.changes_features && !m.changes_size
       ? change_keys_live (a, l, &m.keys)
-      : refuse ("-o: with --control, only passphrases (encrypt.) can be amended; resize "
-                "changes the size");
+      : refuse_amend ("-o: with --control, only passphrases (encrypt.) can be amended; "
+                      "resize changes the size");
   secrets_free (s);
   return r;
 }

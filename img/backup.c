@@ -494,7 +494,7 @@ check_onto (const struct backup *b)
 }
 
 static int
-begin (struct backup *b)
+begin_backup (struct backup *b)
 {
   if (check_onto (b) == -1)
     return -1;
@@ -541,7 +541,7 @@ back_up (struct backup *all, unsigned n)
   int r = 0;
 
   for (unsigned i = 0; r == 0 && i < n; i++)
-    r = begin (&all[i]);
+    r = begin_backup (&all[i]);
   if (r == 0)
     r = take_instant (all, n);
   for (unsigned i = 0; r == 0 && i < n; i++)

@@ -515,7 +515,7 @@ copy_bitmaps (const struct arguments *a, const struct imagefile *f, struct copyt
 /* --- what is asked for --- */
 
 static int
-refuse (const struct arguments *a, bool raw)
+refuse_arguments (const struct arguments *a, bool raw)
 {
   const bool salvage = is_given (a, &option_salvage);
 
@@ -776,7 +776,7 @@ run_convert (const struct arguments *a)
     report_error ("usage: %s convert [OPTION...] IMAGE... TARGET", PROGRAM);
     return EXIT_FAILURE;
   }
-  if (refuse (a, w.raw) == -1)
+  if (refuse_arguments (a, w.raw) == -1)
     return EXIT_FAILURE;
   secrets = secrets_read (a);
   if (secrets && newoptions_read (a, w.raw, value_of (a, &option_backing),

@@ -235,7 +235,7 @@ static const struct disk_options defaults = {
 
 /* With all that does not depend on its name. */
 static struct imagefile *
-begin (const struct arguments *a)
+begin_open (const struct arguments *a)
 {
   struct imagefile *f = memory_new (1, sizeof *f);
   const char *uri;
@@ -509,7 +509,7 @@ struct imagefile *
 imagefile_named (const struct arguments *a, const char *operand, const char *format,
                  const struct secrets *s)
 {
-  struct imagefile *f = begin (a);
+  struct imagefile *f = begin_open (a);
   int r;
 
   if (f == NULL)
@@ -526,7 +526,7 @@ struct imagefile *
 imagefile_other (const struct arguments *a, const char *name, const char *format,
                  const struct secrets *s)
 {
-  struct imagefile *f = begin (a);
+  struct imagefile *f = begin_open (a);
 
   if (f && set_operand (f, name, format, s) == 0)
     return f;
@@ -538,7 +538,7 @@ struct imagefile *
 imagefile_new (const struct arguments *a, const char *name, const char *format,
                const char *passphrase)
 {
-  struct imagefile *f = begin (a);
+  struct imagefile *f = begin_open (a);
 
   if (f && set_name (f, name) == 0 && imagefile_add_passphrase (f, passphrase) == 0 &&
       imagefile_parse_format ("-f", format, &f->raw) == 0)

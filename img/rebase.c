@@ -30,7 +30,7 @@
 static const struct chunks_watch watch = { .step = progress_step };
 
 static int
-refuse (const char *why)
+refuse_rebase (const char *why)
 {
   report_error ("%s", why);
   errno = EINVAL;
@@ -42,8 +42,8 @@ static int
 refuse_other_backing (const struct imagefile *f)
 {
   return f->options.backing == BACKING_PATH || f->options.backing_format
-    ? refuse ("--image-opts: this needs the backing file that the image names (rebase -u "
-              "changes the name)") : 0;
+    ? refuse_rebase ("--image-opts: this needs the backing file that the image names "
+                     "(rebase -u changes the name)") : 0;
 }
 
 /* --- commit --- */
@@ -155,7 +155,7 @@ commit_live (const struct arguments *a, struct live *l)
     return -1;
   base = name ? live_below (l, name) : json_object_get (image, "backing-image");
   if (base == NULL)
-    return name ? -1 : refuse ("the image has no backing file");
+    return name ? -1 : refuse_rebase ("the image has no backing file");
   if (live_job (l, a, "block-commit", jsontext_object (
         { "device", jsontext_string (live_device (l)) },
         { "base", json_incref (json_object_get (base, "filename")) },
@@ -220,11 +220,11 @@ read_names (const struct arguments *a, struct rebase *to)
     .name = value_of (a, &option_backing), .unsafe = is_given (a, &option_unsafe)
   };
   if (to->name == NULL)
-    return refuse ("-b is required (-b '' for no backing file)");
+    return refuse_rebase ("-b is required (-b '' for no backing file)");
   if (to->name[0] == '\0')
-    return format ? refuse ("-F requires the name of a backing file") : 0;
+    return format ? refuse_rebase ("-F requires the name of a backing file") : 0;
   if (format == NULL)
-    return refuse ("the format of the backing file is required: -F qcow2 or raw");
+    return refuse_rebase ("the format of the backing file is required: -F qcow2 or raw");
   to->format = format;
   return imagefile_parse_format ("-F", format, &raw);
 }
@@ -274,10 +274,11 @@ rename_live (const struct rebase *to, struct live *l)
   if (inserted == NULL)
     return -1;
   if (to->name[0] == '\0')
-    return refuse ("-u -b '' cannot be used with --control: clients would see another disk");
+    return refuse_rebase ("-u -b '' cannot be used with --control: clients would see "
+                          "another disk");
   if (!is_text (json_object_get (inserted, "image"), "backing-filename-format", to->format))
-    return refuse ("-F: the format that the image states cannot be changed while it is in "
-                   "use");
+    return refuse_rebase ("-F: the format that the image states cannot be changed while "
+                          "it is in use");
   return live_do (l, "change-backing-file", jsontext_object (
     { "device", jsontext_string (live_device (l)) },
     { "image-node-name", json_incref (json_object_get (inserted, "node-name")) },
@@ -301,7 +302,7 @@ rebase_live (const struct arguments *a, struct live *l)
   if (to.name[0] && base == NULL)
     return -1;
   if (base && !is_text (base, "format", to.format))
-    return refuse ("-F: that file has another format in the chain");
+    return refuse_rebase ("-F: that file has another format in the chain");
   arguments = jsontext_object ({ "device", jsontext_string (live_device (l)) });
   if (base)
     arguments = jsontext_add (arguments,

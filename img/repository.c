@@ -563,7 +563,7 @@ create (struct repository *r, const char *disk)
 }
 
 static int
-begin (struct repository *r, const char *disk)
+begin_manifest (struct repository *r, const char *disk)
 {
   if (make_directory (r->path) == -1 || take_lock (r) == -1)
     return -1;
@@ -577,7 +577,7 @@ repository_begin (const char *directory, const char *disk)
 {
   struct repository *r = new_repository (directory);
 
-  if (r && begin (r, disk) == 0)
+  if (r && begin_manifest (r, disk) == 0)
     return r;
   repository_free (r);
   return NULL;

@@ -83,7 +83,7 @@ struct control {
 /* --- the socket --- */
 
 static int
-refuse (const struct control *c, const char *why)
+refuse_control (const struct control *c, const char *why)
 {
   report_error ("%s: cannot make the control socket: %s", c->path, why);
   return -1;
@@ -111,10 +111,11 @@ make_way (const struct control *c, const struct sockaddr_un *addr)
   if (lstat (c->path, &st) == -1)
     return 0;
   if (!S_ISSOCK (st.st_mode))
-    return refuse (c, "something else is there");
+    return refuse_control (c, "something else is there");
   if (!is_left_over (addr))
-    return refuse (c, "another server uses it");
-  return unlink (c->path) == 0 || errno == ENOENT ? 0 : refuse (c, strerror (errno));
+    return refuse_control (c, "another server uses it");
+  return unlink (c->path) == 0 || errno == ENOENT ? 0
+    : refuse_control (c, strerror (errno));
 }
 
 /* (No other thread creates files yet.) */
@@ -134,15 +135,15 @@ listen_at (struct control *c)
   struct sockaddr_un addr = { .sun_family = AF_UNIX };
 
   if (strlen (c->path) >= sizeof addr.sun_path)
-    return refuse (c, "the path is too long for a socket");
+    return refuse_control (c, "the path is too long for a socket");
   strcpy (addr.sun_path, c->path);
   if (make_way (c, &addr) == -1)
     return -1;
   c->fd = socket (AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (c->fd == -1 || bind_private (c->fd, &addr) == -1)
-    return refuse (c, strerror (errno));
+    return refuse_control (c, strerror (errno));
   c->bound = true;
-  return listen (c->fd, MOST_CLIENTS) == 0 ? 0 : refuse (c, strerror (errno));
+  return listen (c->fd, MOST_CLIENTS) == 0 ? 0 : refuse_control (c, strerror (errno));
 }
 
 struct control *

@@ -261,7 +261,7 @@ put_states (const json_t *document, const struct subject *server)
 }
 
 static void
-begin (FILE *fp, const struct metric *m)
+begin_metric (FILE *fp, const struct metric *m)
 {
   begin_family (fp, m->name, m->type, m->help);
 }
@@ -278,7 +278,7 @@ prometheus_write (const json_t *document, const char *server, FILE *fp)
   size_t i;
 
   EACH (m, of_server) {
-    begin (fp, m);
+    begin_metric (fp, m);
     put_metric (m, document, &whole);
   }
   begin_family (fp, "jobs", "gauge", "Jobs that were not dismissed.");
@@ -286,18 +286,18 @@ prometheus_write (const json_t *document, const char *server, FILE *fp)
   put_value (fp, json_array_size (json_object_get (document, "jobs")), AS_IT_IS);
   put_states (document, &whole);
   EACH (m, of_image) {
-    begin (fp, m);
+    begin_metric (fp, m);
     json_array_foreach (json_object_get (document, "images"), i, image) {
       one.image = text_of (image, "image");
       put_metric (m, image, &one);
     }
   }
   EACH (m, of_export) {
-    begin (fp, m);
+    begin_metric (fp, m);
     each_export (document, &whole, put_one, m, false);
   }
   EACH (m, of_kind) {
-    begin (fp, m);
+    begin_metric (fp, m);
     each_export (document, &whole, put_one, m, true);
   }
   begin_family (fp, "request_seconds", "histogram", "How long requests took.");

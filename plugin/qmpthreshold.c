@@ -57,7 +57,7 @@ qmpthreshold_set (const struct qmp_host *host, const json_t *arguments, struct q
 }
 
 static int
-look (void *opaque, const char *device, struct disk *disk)
+look_at_node (void *opaque, const char *device, struct disk *disk)
 {
   const struct qmp_host *host = opaque;
   CLEANUP_FREE char *name = NULL;
@@ -76,5 +76,5 @@ look (void *opaque, const char *device, struct disk *disk)
 void
 qmpthreshold_look (const struct qmp_host *host)
 {
-  qmptarget_each (host, look, (void *) host);
+  qmptarget_each (host, look_at_node, (void *) host);
 }

@@ -37,7 +37,7 @@
 /* --- is it possible? --- */
 
 static int
-refuse (const struct image *image, unsigned version, const char *why)
+refuse_downgrade (const struct image *image, unsigned version, const char *why)
 {
   report_error ("%s: the image cannot be changed to version %u: %s",
                 storage_path (image->file), version, why);
@@ -83,9 +83,9 @@ check_version (const struct image *image, unsigned version, unsigned refcount_or
   const struct header *h = &image->header;
 
   if (version < h->version && used_of_3 (h, refcount_order))
-    return refuse (image, version, used_of_3 (h, refcount_order));
+    return refuse_downgrade (image, version, used_of_3 (h, refcount_order));
   if (version < h->version && snapshot_uses_3 (image))
-    return refuse (image, version, snapshot_uses_3 (image));
+    return refuse_downgrade (image, version, snapshot_uses_3 (image));
   return shadow_check_version (image, version);
 }
 

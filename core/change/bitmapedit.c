@@ -42,7 +42,7 @@ struct edit {
 };
 
 static int
-refuse (const struct edit *e, const char *name, const char *why)
+refuse_edit (const struct edit *e, const char *name, const char *why)
 {
   return bitmapset_refuse (e->set.image, name, why);
 }
@@ -65,9 +65,9 @@ find_valid (struct edit *e, const char *name)
   struct bitmapset_item *item = find (e, name);
 
   if (item == NULL)
-    refuse (e, name, "there is no such bitmap");
+    refuse_edit (e, name, "there is no such bitmap");
   else if (bitmapset_is_inconsistent (item)) {
-    refuse (e, name, "it is inconsistent and can only be removed");
+    refuse_edit (e, name, "it is inconsistent and can only be removed");
     item = NULL;
   }
   return item;
@@ -80,17 +80,17 @@ add (struct edit *e, const struct bitmapedit *edit)
   const size_t len = strlen (edit->name);
 
   if (find (e, edit->name))
-    return refuse (e, edit->name, "a bitmap with this name exists already");
+    return refuse_edit (e, edit->name, "a bitmap with this name exists already");
   if (len == 0 || len > QCOW2_MAX_BITMAP_NAME)
-    return refuse (e, edit->name, "the name must have 1 to 1023 bytes");
+    return refuse_edit (e, edit->name, "the name must have 1 to 1023 bytes");
   if (e->set.n >= QCOW2_MAX_BITMAPS)
-    return refuse (e, edit->name, "an image cannot have more than 65535 bitmaps");
+    return refuse_edit (e, edit->name, "an image cannot have more than 65535 bitmaps");
   item.granularity_bits = edit->granularity_bits ? edit->granularity_bits
     : min64 (max64 (e->set.image->header.cluster_bits, 12), 16);
   bitmapset_measure (&e->set, &item);
   /* QEMU requires tables to have entries, and a disk of 0 bytes has nothing to record. */
   if (item.table_entries == 0)
-    return refuse (e, edit->name, "the disk has a size of 0");
+    return refuse_edit (e, edit->name, "the disk has a size of 0");
   e->set.items[e->set.n++] = item;
   return 0;
 }
@@ -159,7 +159,7 @@ remove_item (struct edit *e, const char *name)
   struct bitmapset_item *item = find (e, name);
 
   if (item == NULL)
-    return refuse (e, name, "there is no such bitmap");
+    return refuse_edit (e, name, "there is no such bitmap");
   free (item->parts);
   e->set.n--;
   memmove (item, item + 1, (e->set.items + e->set.n - item) * sizeof *item);

@@ -127,7 +127,7 @@ struct commit {
 };
 
 static int
-refuse (const struct commit *c, const char *why)
+refuse_commit (const struct commit *c, const char *why)
 {
   report_error ("%s: the image cannot be committed: %s",
                 storage_path (layers_file (c->stack, c->what.top)), why);
@@ -206,8 +206,8 @@ check_named (const struct commit *c)
   if (c->what.top > 0)
     return 0;
   if (!named && !keeps (c))
-    return refuse (c, h->backing_file == NULL ? "it has no backing file"
-                   : remedy (REMEDY_NAME_BACKING));
+    return refuse_commit (c, h->backing_file == NULL ? "it has no backing file"
+                          : remedy (REMEDY_NAME_BACKING));
   if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
     return 0;
   report_error ("%s: the image cannot be committed into a file of the format %s: it says "
@@ -855,8 +855,8 @@ pivot (struct commit *c)
     return -1;
   c->changed = true;
   if (r == 0)
-    return refuse (c, "a client has used a layer of the disk since before its base was "
-                   "written");
+    return refuse_commit (c, "a client has used a layer of the disk since before its "
+                          "base was written");
   if (go_down (c) == -1)
     return -1;
   image_close (c->locked);      /* it stays locked, for the disk */
@@ -938,14 +938,16 @@ check (const struct commit *c)
   const char *why = c->what.follows ? why_no_pivot (c) : NULL;
 
   if (why)
-    return refuse (c, why);
+    return refuse_commit (c, why);
   if (layers_size (c->stack, c->what.top) % 512 != 0)
-    return refuse (c, "its size is not a multiple of 512");
+    return refuse_commit (c, "its size is not a multiple of 512");
   for (unsigned i = c->what.top; i < c->what.base; i++)
     if (layers_header (c->stack, i)->nb_snapshots > 0)
-      return refuse (c, "it has internal snapshots, which may show its backing file");
+      return refuse_commit (c, "it has internal snapshots, which may show its backing "
+                            "file");
   return c->what.top == 0 && !keeps (c) && layers_data_is_raw (c->stack, 0)
-    ? refuse (c, "it has a raw external data file, which contains all of the disk") : 0;
+    ? refuse_commit (c, "it has a raw external data file, which contains all of the "
+                     "disk") : 0;
 }
 
 static int
@@ -954,7 +956,7 @@ open_commit (struct commit *c)
   if (c->stack == NULL)
     return -1;
   if (layers_count (c->stack) <= c->what.base)
-    return refuse (c, "it has no backing file");
+    return refuse_commit (c, "it has no backing file");
   if (check (c) == -1 || (c->what.top == 0 && disk_lock (c->disk) == -1))
     return -1;
   return open_base (c) == -1 || (c->what.top > 0 && open_above (c) == -1) ||

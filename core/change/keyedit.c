@@ -81,7 +81,7 @@ refuse_unless (const struct keys *k, const char *why, const char *cure)
 }
 
 static int
-refuse (const struct keys *k, const char *why)
+refuse_keys (const struct keys *k, const char *why)
 {
   return refuse_unless (k, why, NULL);
 }
@@ -114,7 +114,7 @@ find_keys (struct keys *k, const struct image *image)
     .offset = h->crypto.offset, .length = h->crypto.length,
   };
   return h->crypt_method == QCOW2_CRYPT_LUKS ? load (k)
-    : refuse (k, "the image is not encrypted with LUKS");
+    : refuse_keys (k, "the image is not encrypted with LUKS");
 }
 
 /* Where the key material of a slot is in the file.  False: not where the image has space
@@ -164,10 +164,10 @@ find_free (const struct keys *k, int wanted)
         find_material (k, i, &at, &bytes))
       return i;
   if (wanted == -1)
-    return refuse (k, "all of its key slots are in use");
-  return refuse (k, active & 1u << wanted
-                 ? "the key slot for the new passphrase is in use: erase it first"
-                 : "the image has no space for this key slot");
+    return refuse_keys (k, "all of its key slots are in use");
+  return refuse_keys (k, active & 1u << wanted
+                      ? "the key slot for the new passphrase is in use: erase it first"
+                      : "the image has no space for this key slot");
 }
 
 /* The header with a new slot. */
@@ -205,7 +205,7 @@ test_slot (const struct keys *k, const struct keychange *c, const char *passphra
   luks_free (luks);
   if (set == -1 || set & 1 << c->slot)
     return set == -1 ? -1 : 0;
-  return refuse (k, "the key of the disk in use is not the one in its header");
+  return refuse_keys (k, "the key of the disk in use is not the one in its header");
 }
 
 static int
@@ -297,12 +297,12 @@ choose (const struct keys *k, const struct keychange *c)
   const unsigned set = numbered ? 1u << c->erase_slot : c->opened;
 
   if (c->erases && c->opened == 0)
-    return refuse (k, "the passphrase to be erased opens no key slot");
+    return refuse_keys (k, "the passphrase to be erased opens no key slot");
   if (numbered && !(active & set))
-    return refuse (k, "the key slot to be erased is not in use");
+    return refuse_keys (k, "the key slot to be erased is not in use");
   if (numbered && c->erases && !(c->opened & set))
-    return refuse (k, "the passphrase to be erased does not open the key slot to be "
-                   "erased");
+    return refuse_keys (k, "the passphrase to be erased does not open the key slot to be "
+                        "erased");
   if (!(active & ~set) && !c->adds && !c->force)
     return refuse_unless (k, "without its last key slot nobody can read the disk any "
                           "more", remedy (REMEDY_ERASE_LAST_KEY));
@@ -355,7 +355,7 @@ make (void *opaque, struct image *image)
   int r = find_keys (&k, image), set = 0;
 
   if (r == 0 && memcmp (&k.raw, &c->before, sizeof k.raw) != 0)
-    r = refuse (&k, "they have changed meanwhile");
+    r = refuse_keys (&k, "they have changed meanwhile");
   if (r == 0 && (c->erases || c->erase_slot >= 0))
     r = set = wipe_rest (&k) == -1 ? -1 : choose (&k, c);
   if (r != -1)

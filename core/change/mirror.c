@@ -60,7 +60,7 @@ struct mirror {
 };
 
 static int
-refuse (int err, const char *what, const char *why)
+refuse_mirror (int err, const char *what, const char *why)
 {
   report_error ("%s: %s", what, why);
   errno = err;
@@ -145,7 +145,7 @@ int
 mirror_pivot (struct mirror *m)
 {
   if (m->why_no_pivot)
-    return refuse (ENOTSUP, target_path (m), m->why_no_pivot);
+    return refuse_mirror (ENOTSUP, target_path (m), m->why_no_pivot);
   if (follow_begin_end (m->follow) == -1)
     return -1;
   m->change = (struct disk_change) {
@@ -210,7 +210,7 @@ check_target (const struct mirror *m)
     why = "cannot be the target: it is a file of the disk";
   else if (now.view->image->header.crypt_method != QCOW2_CRYPT_NONE)
     why = "cannot be the target: the disk is encrypted, and the target would not be";
-  return why ? refuse (EBUSY, target_path (m), why) : 0;
+  return why ? refuse_mirror (EBUSY, target_path (m), why) : 0;
 }
 
 static int
@@ -227,14 +227,15 @@ open_image (struct mirror *m)
   m->to = export_open (m->to_disk, "", true);
   if (m->to == NULL || export_is_writable (m->to))
     return m->to ? 0 : -1;
-  return refuse (EROFS, target_path (m), "cannot be the target: it is read-only");
+  return refuse_mirror (EROFS, target_path (m), "cannot be the target: it is read-only");
 }
 
 static int
 open_raw (struct mirror *m)
 {
   if (!storage_is_writable (m->target.raw))
-    return refuse (EROFS, target_path (m), "cannot be the target: it is read-only");
+    return refuse_mirror (EROFS, target_path (m),
+                          "cannot be the target: it is read-only");
   if (!disk_get_options (m->disk)->lock)
     return 0;
   m->locked = storage_lock (m->target.raw, STORAGE_WRITER) == 0;
@@ -250,7 +251,8 @@ open_target (struct mirror *m)
     return -1;
   size = m->to ? export_size (m->to) : storage_size (m->target.raw);
   return size == m->size ? 0
-    : refuse (EINVAL, target_path (m), "Source and target image have different sizes");
+    : refuse_mirror (EINVAL, target_path (m),
+                     "Source and target image have different sizes");
 }
 
 /* With the disk's layers pinned. */
@@ -337,7 +339,7 @@ begin_copy (struct mirror *m, const struct mirror_options *o)
 }
 
 static int
-begin (struct mirror *m, const struct mirror_options *o)
+begin_mirror (struct mirror *m, const struct mirror_options *o)
 {
   m->from = export_open (m->disk, "", false);
   if (m->from == NULL)
@@ -358,7 +360,7 @@ mirror_begin (struct disk *d, const struct mirror_options *o, struct mirror **re
     return -1;
   m->disk = d;
   m->target = o->target;
-  if (begin (m, o) == 0) {
+  if (begin_mirror (m, o) == 0) {
     *ret = m;
     return 0;
   }

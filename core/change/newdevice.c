@@ -83,8 +83,8 @@ newdevice_open (const char *path, const struct storage_options *options,
 /* Looks at the next bytes from *AT on, at most CHUNK of those that may be data.  Sets
  * *LEN to how many.  Returns 1 if they contain data, 0 if they read as zeros, or -1. */
 static int
-look (struct storage *s, struct storage_holes *known, uint64_t at, void *buf,
-      uint64_t chunk, uint64_t *len)
+look_at_chunk (struct storage *s, struct storage_holes *known, uint64_t at, void *buf,
+               uint64_t chunk, uint64_t *len)
 {
   *len = min64 (storage_size (s) - at, LONGEST);
   if (storage_hole_ahead (s, known, at, storage_size (s), len))
@@ -106,7 +106,7 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
 
   storage_holes_begin (&known, false);
   for (at = 0; at < storage_size (s); at += len) {
-    r = look (s, &known, at, buf, chunk, &len);
+    r = look_at_chunk (s, &known, at, buf, chunk, &len);
     if (r == -1)
       return -1;
     if (r == 1) {
@@ -185,7 +185,7 @@ zero_behind (struct storage *s, uint64_t end, void *buf)
 
   storage_holes_begin (&known, false);
   for (at = end; at < storage_size (s) && at - last < GAP; at += len) {
-    r = look (s, &known, at, buf, CHUNK, &len);
+    r = look_at_chunk (s, &known, at, buf, CHUNK, &len);
     if (r == 1) {
       r = newdevice_zero (s, at, at + len, NEWDEVICE_FREE, &watch);
       last = at + len;

@@ -64,11 +64,11 @@ preallocation_name (enum preallocation p)
   return names[p];
 }
 
-static int refuse (const char *fmt, ...)
+static int refuse_image (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
 static int
-refuse (const char *fmt, ...)
+refuse_image (const char *fmt, ...)
 {
   char text[300];
   va_list args;
@@ -102,7 +102,7 @@ check_version (const struct newimage_options *o)
     what = "an external data file requires";
   else if (o->luks_bytes && o->preallocation != PREALLOCATION_OFF)
     what = "preallocation of an encrypted image requires";
-  return what ? refuse ("%s version 3 (compat 1.1)", what) : 0;
+  return what ? refuse_image ("%s version 3 (compat 1.1)", what) : 0;
 }
 
 static int
@@ -113,27 +113,27 @@ check_options (const struct newimage_options *o)
   if (!is_power_of_2 (o->cluster_size) ||
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_CLUSTER_BITS ||
       o->cluster_size > UINT64_C (1) << QCOW2_MAX_CLUSTER_BITS)
-    return refuse ("the cluster size must be a power of two between 512 and 2M, not %"
-                   PRIu64, o->cluster_size);
+    return refuse_image ("the cluster size must be a power of two between 512 and 2M, "
+                         "not %" PRIu64, o->cluster_size);
   if (!is_power_of_2 (o->refcount_bits) ||
       o->refcount_bits > 1 << QCOW2_MAX_REFCOUNT_ORDER)
-    return refuse ("the width of refcounts must be a power of two, up to 64, not %u",
-                   o->refcount_bits);
+    return refuse_image ("the width of refcounts must be a power of two, up to 64, not "
+                         "%u", o->refcount_bits);
   if (check_version (o) == -1)
     return -1;
   if (o->extended_l2 &&
       o->cluster_size < UINT64_C (1) << QCOW2_MIN_EXTENDED_CLUSTER_BITS)
-    return refuse ("extended L2 entries require clusters of 16K or more");
+    return refuse_image ("extended L2 entries require clusters of 16K or more");
   if (o->data_file_raw && !o->data_file)
-    return refuse ("only an external data file can be raw");
+    return refuse_image ("only an external data file can be raw");
   if (o->data_file_raw && o->backing_file)
-    return refuse ("an image with a raw data file has no backing file");
+    return refuse_image ("an image with a raw data file has no backing file");
   if (o->data_file_raw && o->luks_bytes)
-    return refuse ("an encrypted image has no raw data file: that would contain encrypted "
-                   "data, not the disk");
+    return refuse_image ("an encrypted image has no raw data file: that would contain "
+                         "encrypted data, not the disk");
   if (o->backing_file && o->preallocation != PREALLOCATION_OFF && !o->extended_l2)
-    return refuse ("preallocation (%s) over a backing file requires extended L2 entries",
-                   preallocation);
+    return refuse_image ("preallocation (%s) over a backing file requires extended L2 "
+                         "entries", preallocation);
   return 0;
 }
 
@@ -155,14 +155,14 @@ static int
 check_name (const char *what, const char *name, size_t most)
 {
   if (name[0] == '\0')
-    return refuse ("the name of the %s is empty", what);
+    return refuse_image ("the name of the %s is empty", what);
   if (strlen (name) > most)
-    return refuse ("the name of the %s has %zu bytes, more than %zu", what,
-                   strlen (name), most);
+    return refuse_image ("the name of the %s has %zu bytes, more than %zu", what,
+                         strlen (name), most);
   for (const char *p = name; *p; p++)
     if ((unsigned char) *p < 0x20 || *p == 0x7f)
-      return refuse ("the name of the %s contains the control character 0x%02x", what,
-                     (unsigned char) *p);
+      return refuse_image ("the name of the %s contains the control character 0x%02x",
+                           what, (unsigned char) *p);
   return 0;
 }
 
@@ -189,9 +189,10 @@ check_names (const struct newimage *n)
   if (has_feature_names (n))
     bytes += extension_bytes (sizeof feature_names);
   if (bytes > n->cluster_size)
-    return refuse ("the name of the %s is too long for the first cluster: the header would "
-                   "have %" PRIu64 " bytes, the cluster has %" PRIu64,
-                   o->data_file ? "data file" : "backing file", bytes, n->cluster_size);
+    return refuse_image ("the name of the %s is too long for the first cluster: the "
+                         "header would have %" PRIu64 " bytes, the cluster has %" PRIu64,
+                         o->data_file ? "data file" : "backing file", bytes,
+                         n->cluster_size);
   return 0;
 }
 
@@ -224,11 +225,11 @@ report_too_large (const struct newimage *n)
   const char *const preallocation = preallocation_name (n->options.preallocation);
 
   if (errno == ERANGE)
-    return refuse ("preallocation (%s): the refcount table would exceed %u MiB: larger "
-                   "clusters need less", preallocation,
-                   QCOW2_MAX_REFTABLE_BYTES >> 20);
-  return refuse ("preallocation (%s): the file would be larger than the format allows",
-                 preallocation);
+    return refuse_image ("preallocation (%s): the refcount table would exceed %u MiB: "
+                         "larger clusters need less", preallocation,
+                         QCOW2_MAX_REFTABLE_BYTES >> 20);
+  return refuse_image ("preallocation (%s): the file would be larger than the format "
+                       "allows", preallocation);
 }
 
 /* Fails as count_refcounts does. */
@@ -318,10 +319,10 @@ newimage_plan (const struct newimage_options *options, struct newimage *n)
 
   if (o->size > INT64_MAX ||
       div_up (o->size, covered) > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
-    return refuse ("a disk of %" PRIu64 " bytes is too large: the maximum with clusters of "
-                   "%" PRIu64 " bytes is %" PRIu64, o->size,
-                   n->cluster_size,
-                   covered * (QCOW2_MAX_L1_BYTES / sizeof (struct be64)));
+    return refuse_image ("a disk of %" PRIu64 " bytes is too large: the maximum with "
+                         "clusters of %" PRIu64 " bytes is %" PRIu64, o->size,
+                         n->cluster_size,
+                         covered * (QCOW2_MAX_L1_BYTES / sizeof (struct be64)));
   o->size = round_up (o->size, 512);
   n->data_clusters = div_up (o->size, n->cluster_size);
   n->l1_entries = div_up (o->size, covered);

@@ -42,7 +42,7 @@ struct change {
 };
 
 static int
-refuse (const struct change *c, int err, const char *why)
+refuse_overlay (const struct change *c, int err, const char *why)
 {
   report_error ("%s: cannot become the top of the disk: %s", c->overlay->path, why);
   errno = err;
@@ -114,10 +114,10 @@ check_top (const struct change *c)
   else if (why == NULL && (h->nb_snapshots > 0 || h->has_bitmaps))
     why = "it has snapshots or bitmaps of its own";
   if (why)
-    return refuse (c, EINVAL, why);
+    return refuse_overlay (c, EINVAL, why);
   empty = overlay_is_empty (c->top);
   if (empty == 0)
-    return refuse (c, EINVAL, "it contains data of its own");
+    return refuse_overlay (c, EINVAL, "it contains data of its own");
   return empty == 1 ? 0 : -1;
 }
 
@@ -150,14 +150,16 @@ check_over (void *opaque, struct image *image)
 
   options.path = c->overlay->path;
   if (h->size != image->header.size)
-    return refuse (c, EINVAL, "it has another size than the disk");
+    return refuse_overlay (c, EINVAL, "it has another size than the disk");
   if (image->header.crypt_method != QCOW2_CRYPT_NONE)
-    return refuse (c, ENOTSUP, "the disk is encrypted");
+    return refuse_overlay (c, ENOTSUP, "the disk is encrypted");
   if (h->backing_file == NULL ||
       !edit_name_means (&options, h->backing_file, image->file))
-    return refuse (c, EINVAL, "it does not name the disk's image as its backing file");
+    return refuse_overlay (c, EINVAL, "it does not name the disk's image as its backing "
+                           "file");
   if (h->backing_format && strcmp (h->backing_format, "qcow2") != 0)
-    return refuse (c, EINVAL, "it does not say that its backing file is a qcow2 image");
+    return refuse_overlay (c, EINVAL, "it does not say that its backing file is a qcow2 "
+                           "image");
   return image_lock (c->top, IMAGE_WRITER);
 }
 
@@ -181,7 +183,7 @@ overlay_disk (struct disk *d, const struct overlay *overlay)
   int r;
 
   if (disk_get_options (d)->in_dir.name)
-    return refuse (&c, ENOTSUP, "the disk is one of a directory");
+    return refuse_overlay (&c, ENOTSUP, "the disk is one of a directory");
   if (overlay->create && create (&c, &options, &created) == -1)
     return -1;
   r = change (&c);

@@ -149,7 +149,7 @@ compare_places (const struct copying *c, uint64_t at, uint64_t *len)
  * becomes the length of its beginning that has to be compared (returns 1) or left alone
  * (0). */
 static int
-look (const struct copying *c, uint64_t at, uint64_t *len)
+look_at_range (const struct copying *c, uint64_t at, uint64_t *len)
 {
   struct run run;
 
@@ -167,12 +167,12 @@ stretch (const struct copying *c, uint64_t at, struct extent *x)
 {
   const uint64_t most = x->len;
   uint64_t more;
-  int r = look (c, at, &x->len);
+  int r = look_at_range (c, at, &x->len);
 
   x->type = r == 1 ? EXTENT_DATA : EXTENT_HOLE;
   while (r == 1 && x->len < min64 (c->piece, most)) {
     more = most - x->len;
-    r = look (c, at + x->len, &more);
+    r = look_at_range (c, at + x->len, &more);
     x->len += r == 1 ? more : 0;
   }
   return r == -1 ? -1 : 0;
@@ -261,8 +261,8 @@ is_flatten (const struct rebase *to)
 }
 
 static int
-refuse (const struct disk_options *o, const struct rebase *to, const char *why,
-        const char *what)
+refuse_rebase (const struct disk_options *o, const struct rebase *to, const char *why,
+               const char *what)
 {
   report_error ("%s: the image cannot be %s: %s%s", o->path,
                 is_flatten (to) ? "flattened" : "rebased", why, what);
@@ -321,10 +321,11 @@ check_snapshots (const struct disk_inside *in, const struct disk_options *o,
   int r;
 
   if (!is_flatten (to) && in->view->image->snapshots.n > 0)
-    return refuse (o, to, "it has internal snapshots, which may show its backing file",
-                   "");
+    return refuse_rebase (o, to, "it has internal snapshots, which may show its backing "
+                          "file", "");
   r = snapbelow_needs (in->view->layers, in->map, o->l2_slice, name);
-  return r == 1 ? refuse (o, to, "an internal snapshot needs the backing file: ", name)
+  return r == 1 ? refuse_rebase (o, to, "an internal snapshot needs the backing file: ",
+                                 name)
     : r;
 }
 
@@ -334,7 +335,7 @@ check_data_file (const struct image *image, const struct disk_options *o,
                  const struct rebase *to)
 {
   return image_data_is_raw (image)
-    ? refuse (o, to, "it has a raw external data file", "") : 0;
+    ? refuse_rebase (o, to, "it has a raw external data file", "") : 0;
 }
 
 /* --- the whole change --- */
@@ -408,7 +409,7 @@ rebase (struct relinking *r)
   const struct chunks_words w = words (r->o, r->to, r->watch);
 
   if (disk_why_fixed (r->d))
-    return refuse (r->o, r->to, disk_why_fixed (r->d), "");
+    return refuse_rebase (r->o, r->to, disk_why_fixed (r->d), "");
   if (check_data_file (image, r->o, r->to) == -1 ||
       check_snapshots (&in, r->o, r->to) == -1 ||
       backingref_check (image->file, &image->header, &link) == -1)

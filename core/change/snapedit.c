@@ -63,7 +63,7 @@ struct snapedit {
 };
 
 static int
-begin (struct snapedit *e, const struct image *image, bool discard)
+begin_edit (struct snapedit *e, const struct image *image, bool discard)
 {
   *e = (struct snapedit) {
     .image = image, .h = &image->header, .path = storage_path (image->file),
@@ -297,7 +297,8 @@ snapedit_create (const struct image *image, bool discard, const char *name,
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : create (&e, name, also), done);
+  return end (&e, begin_edit (&e, image, discard) == -1 ? -1
+              : create (&e, name, also), done);
 }
 
 /* --- apply --- */
@@ -356,7 +357,8 @@ change_one (const struct image *image, bool discard, const char *name,
 
   if (snapshot == NULL)
     return -1;
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : change (&e, snapshot), done);
+  return end (&e, begin_edit (&e, image, discard) == -1 ? -1
+              : change (&e, snapshot), done);
 }
 
 int
@@ -445,5 +447,5 @@ snapedit_empty (const struct image *image, bool discard, struct shadow **done)
 {
   struct snapedit e;
 
-  return end (&e, begin (&e, image, discard) == -1 ? -1 : empty (&e), done);
+  return end (&e, begin_edit (&e, image, discard) == -1 ? -1 : empty (&e), done);
 }

@@ -72,7 +72,7 @@ struct stream {
 };
 
 static int
-refuse (const struct disk *d, const char *why, const char *what)
+refuse_stream (const struct disk *d, const char *why, const char *what)
 {
   report_error ("%s: its backing files cannot be copied into the image: %s%s",
                 disk_get_options (d)->path, why, what);
@@ -90,9 +90,10 @@ check_snapshots (struct disk *d, bool whole)
   int r;
 
   if (in.view->image->snapshots.n > 0 && !whole)
-    return refuse (d, "it has internal snapshots, which may show the files that go", "");
+    return refuse_stream (d, "it has internal snapshots, which may show the files that "
+                          "go", "");
   r = snapbelow_needs (in.view->layers, in.map, disk_get_options (d)->l2_slice, name);
-  return r == 1 ? refuse (d, "an internal snapshot needs them: ", name) : r;
+  return r == 1 ? refuse_stream (d, "an internal snapshot needs them: ", name) : r;
 }
 
 static int
@@ -102,7 +103,7 @@ check (struct disk *d, bool whole)
 
   if (why == NULL && disk_inside (d).view->image->data)
     why = "it has an external data file";
-  return why ? refuse (d, why, "") : check_snapshots (d, whole);
+  return why ? refuse_stream (d, why, "") : check_snapshots (d, whole);
 }
 
 /* How will the header call layer BASE?  By its path, or if that is not possible as the
@@ -125,7 +126,7 @@ choose_name (struct disk *d, unsigned base)
         report_error ("strdup: %m");
       return name;
     }
-  refuse (d, "no name in the image can mean the file ", storage_path (file));
+  refuse_stream (d, "no name in the image can mean the file ", storage_path (file));
   return NULL;
 }
 
@@ -221,7 +222,7 @@ check_same (const struct stream *s, const struct image *image, unsigned nr_layer
   if (storage_same (s->image->file, image->file) && s->nr_layers == nr_layers &&
       a->size == b->size && s->image->snapshots.n == image->snapshots.n)
     return 0;
-  return refuse (s->disk, "the disk has changed meanwhile", "");
+  return refuse_stream (s->disk, "the disk has changed meanwhile", "");
 }
 
 /* Copies a piece, or skips what need not be copied. */
@@ -240,7 +241,7 @@ copy_piece (void *opaque, const struct view *v)
 }
 
 static struct copying
-begin (const struct stream *s)
+begin_copy (const struct stream *s)
 {
   return (struct copying) {
     .s = s, .size = s->image->header.size,
@@ -283,7 +284,7 @@ make_durable (struct disk *d, const struct stream_watch *w)
 int
 stream_copy (struct stream *s, const struct stream_watch *w)
 {
-  struct copying c = begin (s);
+  struct copying c = begin_copy (s);
   int64_t flushed = clock_ms ();
 
   while (c.store.at < c.size) {
@@ -304,7 +305,7 @@ stream_copy (struct stream *s, const struct stream_watch *w)
 static int
 copy_again (void *opaque, const struct view *v)
 {
-  struct copying c = begin (opaque);
+  struct copying c = begin_copy (opaque);
 
   while (c.store.at < c.size) {
     if (copy_piece (&c, v) == -1)

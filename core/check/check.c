@@ -536,7 +536,7 @@ check_run (const struct check_options *options, struct check **ret)
 
 /* Says why the image must not be served.  Returns -1, with errno. */
 static int
-refuse (struct check *c)
+refuse_image (struct check *c)
 {
   if (write_report (c) == -1)
     return -1;
@@ -554,7 +554,7 @@ check_image (const struct check_options *options, struct check **ret)
 
   if (check_run (options, &c) == -1)
     return -1;
-  if (c->result.verdict > CHECK_MARKED && refuse (c) == -1) {
+  if (c->result.verdict > CHECK_MARKED && refuse_image (c) == -1) {
     check_free (c);
     return -1;
   }

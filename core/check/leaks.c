@@ -57,7 +57,7 @@ struct leaks {
 };
 
 static int
-refuse (struct leaks *l, const char *why)
+refuse_leaks (struct leaks *l, const char *why)
 {
   report_error ("%s: the image was not closed properly and cannot be changed: %s; "
                 "%s", storage_path (l->file), why, remedy (REMEDY_REPAIR));
@@ -73,7 +73,7 @@ refuse_count (struct leaks *l, uint64_t cluster, uint64_t count, uint64_t refere
   snprintf (why, sizeof why, "the cluster at offset %" PRIu64 " has %" PRIu64
             " references but its refcount is %" PRIu64,
             cluster << l->h->cluster_bits, references, count);
-  return refuse (l, why);
+  return refuse_leaks (l, why);
 }
 
 static int
@@ -87,7 +87,7 @@ take (struct leaks *l, uint64_t window)
   if (recount_window (l->recount, window) == 0)
     return 0;
   why = recount_fault (l->recount);
-  return why ? refuse (l, why) : -1;
+  return why ? refuse_leaks (l, why) : -1;
 }
 
 /* Lowers the counts of clusters from FIRST on in l->block, which has counts for them from

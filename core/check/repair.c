@@ -88,7 +88,7 @@ struct repair {
 };
 
 static int
-refuse (struct repair *r, const char *why)
+refuse_repair (struct repair *r, const char *why)
 {
   report_error ("%s: %s: %s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
@@ -107,7 +107,7 @@ take (struct repair *r, uint64_t window)
   if (recount_window (r->recount, window) == 0)
     return 0;
   why = recount_fault (r->recount);
-  return why ? refuse (r, why) : -1;
+  return why ? refuse_repair (r, why) : -1;
 }
 
 /* --- which blocks are needed --- */
@@ -124,12 +124,12 @@ mark_needed (struct repair *r, uint64_t window)
     if (count == 0)
       continue;
     if (count > r->max)
-      return refuse (r, "a cluster has more references than its refcount can "
-                     "say");
+      return refuse_repair (r, "a cluster has more references than its refcount can "
+                            "say");
     if (count >= REFWINDOW_MAX)
-      return refuse (r, "a cluster has more references than can be counted");
+      return refuse_repair (r, "a cluster has more references than can be counted");
     if (c >> r->block_bits >= MAX_TABLE_ENTRIES)
-      return refuse (r, "the file is larger than a refcount table can describe");
+      return refuse_repair (r, "the file is larger than a refcount table can describe");
     r->needed[c >> r->block_bits] = true;
     r->entries = max64 (r->entries, (c >> r->block_bits) + 1);
   }
@@ -145,7 +145,7 @@ look_around (struct repair *r)
 
   for (window = 0; window != UINT64_MAX; window = recount_next (r->recount)) {
     if (++n > MAX_WINDOWS)
-      return refuse (r, "the clusters in use are too far apart in the file");
+      return refuse_repair (r, "the clusters in use are too far apart in the file");
     if (take (r, window) == -1 || mark_needed (r, window) == -1)
       return -1;
   }
@@ -201,7 +201,7 @@ lay_out_at (struct repair *r, uint64_t place, uint64_t *last)
   for (uint64_t i = 0; i < r->entries; i++)
     layout.blocks += r->needed[i];
   if (reflayout_find (&layout, &size) == -1)
-    return refuse (r, "the file is larger than a refcount table can describe");
+    return refuse_repair (r, "the file is larger than a refcount table can describe");
   r->table_clusters = size.table;
   r->blocks = size.blocks;
   *last = size.last;
@@ -240,7 +240,7 @@ lay_out (struct repair *r)
   if (r->overlap &&
       overlap_find (r->overlap, r->place << r->h->cluster_bits,
                     new_clusters (r) << r->h->cluster_bits) != OVERLAP_NONE)
-    return refuse (r, "metadata lies beyond the end of everything in use");
+    return refuse_repair (r, "metadata lies beyond the end of everything in use");
   return 0;
 }
 
@@ -391,7 +391,7 @@ do_repair (struct repair *r)
 
 /* Allocates buffers and the recount. */
 static int
-begin (struct repair *r)
+begin_repair (struct repair *r)
 {
   r->needed = calloc (MAX_TABLE_ENTRIES, sizeof *r->needed);
   r->cluster = malloc (r->h->cluster_size);
@@ -424,7 +424,7 @@ repair_refcounts (struct image *image, bool asked, const struct snaptable *snaps
   };
   int res;
 
-  res = begin (&r) == -1 ? -1 : do_repair (&r);
+  res = begin_repair (&r) == -1 ? -1 : do_repair (&r);
   KEEP_ERRNO_FOR_BLOCK;
   if (res == -1 && !r.refused)
     report_error ("%s: %s", storage_path (file), errno == EINTR ?

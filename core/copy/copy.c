@@ -134,8 +134,8 @@ ask_source (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
 
 /* The same, in whole units, unless END is in one. */
 static int
-look (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
-      struct storage_holes *known)
+look_at_source (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
+                struct storage_holes *known)
 {
   uint64_t stop;
 
@@ -291,7 +291,7 @@ copy_part (struct copying *g, void *buf, uint64_t *at, uint64_t end, uint64_t mo
   storage_holes_begin (&known, false);
   while (r == 0 && *at < end && most > 0) {
     *reads = true;
-    if (look (c, *at, end, &x, &known) == -1)
+    if (look_at_source (c, *at, end, &x, &known) == -1)
       return -1;
     *reads = false;
     if (x.type == EXTENT_DATA) {
@@ -347,7 +347,7 @@ read_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, bool *
   struct extent x;
 
   storage_holes_begin (&known, false);
-  if (unwanted () || look (c, start, end, &x, &known) == -1)
+  if (unwanted () || look_at_source (c, start, end, &x, &known) == -1)
     return -1;
   *zero = x.type != EXTENT_DATA && start + x.len == end;
   if (*zero)

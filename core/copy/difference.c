@@ -66,8 +66,8 @@ note_end (struct comparison *c, uint64_t offset, bool kind, int err)
 
 /* What both ends are at AT, for at most *LEN bytes, which may become fewer. */
 static int
-look (const struct comparison *c, struct looks *l, uint64_t at, uint64_t *len,
-      enum extent_type types[2])
+look_at_both (const struct comparison *c, struct looks *l, uint64_t at, uint64_t *len,
+              enum extent_type types[2])
 {
   struct extent x;
 
@@ -132,7 +132,7 @@ compare_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end,
     storage_holes_begin (&looks.known[i], false);
   while (r == 0 && at < end && at < atomic_load (&c->end)) {
     len = end - at;
-    r = look (c, &looks, at, &len, types);
+    r = look_at_both (c, &looks, at, &len, types);
     if (r == 0 && c->kinds && types[0] != types[1])
       note_end (c, at, true, 0);
     stop = at + len;

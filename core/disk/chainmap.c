@@ -83,7 +83,7 @@ add_with_holes (struct walk *w, struct map_entry e)
 }
 
 static int
-refuse (const struct walk *w, const struct run *run)
+refuse_run (const struct walk *w, const struct run *run)
 {
   report_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for guest offset %"
                 PRIu64 " is invalid", storage_path (layers_file (w->layers, run->layer)),
@@ -110,7 +110,7 @@ add_run (void *opaque, const struct run *run)
   };
 
   if (run->kind == RUN_CORRUPT)
-    return refuse (w, run);
+    return refuse_run (w, run);
   return run->kind == RUN_NORMAL && e.has_offset &&
     (h == NULL || layers_preallocated (w->layers, run->layer))
     ? add_with_holes (w, e) : add (w, &e);

@@ -132,8 +132,8 @@ refuse_beyond (const struct view *v, uint64_t end)
 /* Begins a request up to END, in bytes.  NULL: an error, outside of a section
  * (reported). */
 static inline const struct view *
-begin (const struct export *e, uint64_t end, struct epoch_section *section,
-       struct view *made)
+begin_request (const struct export *e, uint64_t end, struct epoch_section *section,
+               struct view *made)
 {
   const struct view *v;
 
@@ -183,9 +183,9 @@ pass_gate (struct disk *d)
   }
 }
 
-/* The same as `begin' for such a request.  (The view comes last: when the gate has opened,
- * the one before it must not be changed any more.)  NULL: EIO, outside of sections; the
- * disk could not go on after a change, which was reported (R9). */
+/* The same as `begin_request' for such a request.  (The view comes last: when the gate
+ * has opened, the one before it must not be changed any more.)  NULL: EIO, outside of
+ * sections; the disk could not go on after a change, which was reported (R9). */
 static inline const struct view *
 begin_change (const struct export *e, uint64_t offset, uint64_t end,
               struct sections *sections, struct view *made)
@@ -236,7 +236,7 @@ read_piece (struct export *e, const struct work *work, uint64_t count, uint64_t 
 {
   struct view made;
   struct epoch_section section;
-  const struct view *v = begin (e, offset + count, &section, &made);
+  const struct view *v = begin_request (e, offset + count, &section, &made);
   int r;
 
   if (v == NULL)
@@ -305,7 +305,7 @@ export_read (struct export *e, void *buf, uint64_t count, uint64_t offset)
 {
   struct view made;
   struct epoch_section section;
-  const struct view *v = begin (e, offset + count, &section, &made);
+  const struct view *v = begin_request (e, offset + count, &section, &made);
   int r;
 
   if (v == NULL)

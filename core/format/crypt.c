@@ -132,11 +132,11 @@ struct crypt_cipher {
 /* --- supported ciphers --- */
 
 static int
-refuse (const char *path, const char *fmt, ...)
+refuse_cipher (const char *path, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
 
 static int
-refuse (const char *path, const char *fmt, ...)
+refuse_cipher (const char *path, const char *fmt, ...)
 {
   char text[500];
   va_list args;
@@ -172,7 +172,7 @@ refuse_missing (const char *path, const char *kind, const char *name)
 {
   ERR_clear_error ();
   if (errno != ENOMEM)
-    return refuse (path, "OpenSSL does not have %s%s", kind, name);
+    return refuse_cipher (path, "OpenSSL does not have %s%s", kind, name);
   report_error ("%s: encryption: %s%s: %m", path, kind, name);
   return -1;
 }
@@ -194,8 +194,8 @@ crypt_hash (const char *path, const char *name)
   EVP_MD *md;
 
   if (look_up (hash_names, COUNT (hash_names), name, strlen (name)) == -1) {
-    refuse (path, "unknown hash \"%s\"",
-            printable (name, strlen (name), text, sizeof text));
+    refuse_cipher (path, "unknown hash \"%s\"",
+                   printable (name, strlen (name), text, sizeof text));
     return NULL;
   }
   errno = 0;
@@ -231,14 +231,14 @@ parse_mode (const char *path, const char *mode, struct plan *p)
   printable (mode, strlen (mode), text, sizeof text);
   iv = strchr (mode, '-');
   if (iv == NULL)
-    return refuse (path, "the mode \"%s\" has no IV generator", text);
+    return refuse_cipher (path, "the mode \"%s\" has no IV generator", text);
   i = look_up (mode_names, COUNT (mode_names), mode, iv - mode);
   if (i == -1)
-    return refuse (path, "unknown mode \"%s\"", text);
+    return refuse_cipher (path, "unknown mode \"%s\"", text);
   p->mode = i;
   i = look_up (ivgen_names, COUNT (ivgen_names), iv + 1, strcspn (iv + 1, ":"));
   if (i == -1)
-    return refuse (path, "unknown IV generator in the mode \"%s\"", text);
+    return refuse_cipher (path, "unknown IV generator in the mode \"%s\"", text);
   p->ivgen = i;
 
   /* A hash that is not needed is allowed, but must exist. */
@@ -249,7 +249,7 @@ parse_mode (const char *path, const char *mode, struct plan *p)
       return -1;
   }
   else if (p->ivgen == IV_ESSIV)
-    return refuse (path, "the mode \"%s\" has no hash for its IV generator", text);
+    return refuse_cipher (path, "the mode \"%s\" has no hash for its IV generator", text);
   return 0;
 }
 
@@ -267,31 +267,32 @@ make_plan (const char *path, const struct crypt_spec *spec, struct plan *p)
     return -1;
   if (p->mode == MODE_XTS) {
     if (key_bytes % 2 != 0)
-      return refuse (path, "a key of %zu bytes cannot be split in two for mode xts",
-                     key_bytes);
+      return refuse_cipher (path, "a key of %zu bytes cannot be split in two for mode "
+                            "xts", key_bytes);
     key_bytes /= 2;
   }
   a = p->algorithm = find_algorithm (name, key_bytes, &known);
   if (a == NULL && known)
-    return refuse (path, "the cipher %s does not support keys of %zu bytes", name,
-                   key_bytes);
+    return refuse_cipher (path, "the cipher %s does not support keys of %zu bytes", name,
+                          key_bytes);
   if (a == NULL)
-    return refuse (path, "unknown cipher \"%s\"",
-                   printable (name, strlen (name), text, sizeof text));
+    return refuse_cipher (path, "unknown cipher \"%s\"",
+                          printable (name, strlen (name), text, sizeof text));
   if (p->mode == MODE_XTS && a->block_bytes != BLOCK)
-    return refuse (path, "%s cannot be used in mode xts", a->name);
+    return refuse_cipher (path, "%s cannot be used in mode xts", a->name);
   if (a->openssl[p->mode == MODE_XTS ? MODE_ECB : p->mode] == NULL)
-    return refuse (path, "%s-%u in mode %s is not supported by OpenSSL", a->name,
-                   a->key_bytes * 8, mode_names[p->mode]);
+    return refuse_cipher (path, "%s-%u in mode %s is not supported by OpenSSL", a->name,
+                          a->key_bytes * 8, mode_names[p->mode]);
 
   if (p->ivgen == IV_ESSIV) {
     if (!a->essiv)
-      return refuse (path, "%s cannot be used with essiv", a->name);
+      return refuse_cipher (path, "%s cannot be used with essiv", a->name);
     key_bytes = EVP_MD_get_size (p->essiv_hash);
     p->essiv = find_algorithm (name, key_bytes, &known);
     if (p->essiv == NULL)
-      return refuse (path, "%s in essiv yields keys of %zu bytes, which %s does not "
-                     "support", EVP_MD_get0_name (p->essiv_hash), key_bytes, name);
+      return refuse_cipher (path, "%s in essiv yields keys of %zu bytes, which %s does "
+                            "not support", EVP_MD_get0_name (p->essiv_hash), key_bytes,
+                            name);
   }
   return 0;
 }
@@ -325,9 +326,9 @@ fetch (const char *path, struct plan *p)
       return refuse_missing (path, "", name);
     if (p->legacy == NULL) {
       ERR_clear_error ();
-      return refuse (path, "%s-%u in mode %s needs OpenSSL's legacy provider, which "
-                     "cannot be loaded", a->name, a->key_bytes * 8,
-                     mode_names[p->mode]);
+      return refuse_cipher (path, "%s-%u in mode %s needs OpenSSL's legacy provider, "
+                            "which cannot be loaded", a->name, a->key_bytes * 8,
+                            mode_names[p->mode]);
     }
   }
   p->cipher = EVP_CIPHER_fetch (p->library, name, NULL);

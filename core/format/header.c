@@ -56,11 +56,11 @@ struct parse {
 
 /* Reports that something at OFFSET of the header is wrong.  Returns -1. */
 static int
-refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
+refuse_header (const struct parse *p, uint64_t offset, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 3, 4)));
 
 static int
-refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
+refuse_header (const struct parse *p, uint64_t offset, const char *fmt, ...)
 {
   char text[600];
   va_list args;
@@ -112,26 +112,26 @@ check_basics (struct parse *p)
   }
   p->fault = HEADER_CUT;
   if (p->len < QCOW2_V2_HEADER_SIZE)
-    return refuse (p, p->len, "the file ends within the header");
+    return refuse_header (p, p->len, "the file ends within the header");
   memcpy (&p->raw, p->buf, QCOW2_V2_HEADER_SIZE);
 
   p->fault = HEADER_VERSION;
   h->version = get32 (p->raw.version);
   if (h->version != 2 && h->version != 3)
-    return refuse (p, FIELD (version), "version is %u, not 2 or 3", h->version);
+    return refuse_header (p, FIELD (version), "version is %u, not 2 or 3", h->version);
 
   p->fault = HEADER_INVALID;
   h->cluster_bits = get32 (p->raw.cluster_bits);
   if (h->cluster_bits < QCOW2_MIN_CLUSTER_BITS ||
       h->cluster_bits > QCOW2_MAX_CLUSTER_BITS)
-    return refuse (p, FIELD (cluster_bits), "cluster_bits is %u, not %d..%d",
-                   h->cluster_bits, QCOW2_MIN_CLUSTER_BITS,
-                   QCOW2_MAX_CLUSTER_BITS);
+    return refuse_header (p, FIELD (cluster_bits), "cluster_bits is %u, not %d..%d",
+                          h->cluster_bits, QCOW2_MIN_CLUSTER_BITS,
+                          QCOW2_MAX_CLUSTER_BITS);
   h->cluster_size = UINT64_C (1) << h->cluster_bits;
   p->fault = HEADER_CUT;
   if (p->len < h->cluster_size)
-    return refuse (p, p->len, "the file ends within its first cluster "
-                   "of %" PRIu64 " bytes", h->cluster_size);
+    return refuse_header (p, p->len, "the file ends within its first cluster "
+                          "of %" PRIu64 " bytes", h->cluster_size);
 
   p->fault = HEADER_INVALID;
   if (h->version == 2) {
@@ -142,9 +142,9 @@ check_basics (struct parse *p)
   h->header_length = get32 (p->raw.header_length);
   if (h->header_length < QCOW2_V3_HEADER_MIN ||
       h->header_length > h->cluster_size)
-    return refuse (p, FIELD (header_length),
-                   "header_length is %" PRIu32 ", not %d..%" PRIu64,
-                   h->header_length, QCOW2_V3_HEADER_MIN, h->cluster_size);
+    return refuse_header (p, FIELD (header_length),
+                          "header_length is %" PRIu32 ", not %d..%" PRIu64,
+                          h->header_length, QCOW2_V3_HEADER_MIN, h->cluster_size);
   memcpy (&p->raw, p->buf, min64 (h->header_length, sizeof p->raw));
   return 0;
 }
@@ -204,8 +204,8 @@ refuse_features (const struct parse *p, uint64_t unknown)
                       used ? ", " : "", bit,
                       name[0] ? " (\"" : "", name, name[0] ? "\")" : "");
   }
-  return refuse (p, FIELD (incompatible_features),
-                 "the image needs features that are not supported: %s", list);
+  return refuse_header (p, FIELD (incompatible_features),
+                        "the image needs features that are not supported: %s", list);
 }
 
 static int
@@ -228,34 +228,34 @@ check_features (struct parse *p)
     return refuse_features (p, h->incompatible & ~QCOW2_INCOMPAT_KNOWN);
   p->fault = HEADER_INVALID;
   if (h->refcount_order > QCOW2_MAX_REFCOUNT_ORDER)
-    return refuse (p, FIELD (refcount_order), "refcount_order is %u, "
-                   "more than %d", h->refcount_order, QCOW2_MAX_REFCOUNT_ORDER);
+    return refuse_header (p, FIELD (refcount_order), "refcount_order is %u, "
+                          "more than %d", h->refcount_order, QCOW2_MAX_REFCOUNT_ORDER);
 
   has_compression = (h->incompatible & QCOW2_INCOMPAT_COMPRESSION) != 0;
   if (h->compression_type > QCOW2_COMPRESSION_ZSTD)
-    return refuse (p, FIELD (compression_type),
-                   "unknown compression type %u", h->compression_type);
+    return refuse_header (p, FIELD (compression_type),
+                          "unknown compression type %u", h->compression_type);
   if (has_compression != (h->compression_type != QCOW2_COMPRESSION_DEFLATE))
-    return refuse (p, FIELD (compression_type), "compression type is %u, but "
-                   "its incompatible feature bit is %s",
-                   h->compression_type, has_compression ? "set" : "not set");
+    return refuse_header (p, FIELD (compression_type), "compression type is %u, but "
+                          "its incompatible feature bit is %s",
+                          h->compression_type, has_compression ? "set" : "not set");
 
   if ((h->autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE) &&
       !(h->incompatible & QCOW2_INCOMPAT_DATA_FILE))
-    return refuse (p, FIELD (autoclear_features), "the image says that its external "
-                   "data file is raw, but has none");
+    return refuse_header (p, FIELD (autoclear_features), "the image says that its "
+                          "external data file is raw, but has none");
 
   h->crypt_method = get32 (p->raw.crypt_method);
   if (h->crypt_method > QCOW2_CRYPT_LUKS)
-    return refuse (p, FIELD (crypt_method),
-                   "unknown encryption method %u", h->crypt_method);
+    return refuse_header (p, FIELD (crypt_method),
+                          "unknown encryption method %u", h->crypt_method);
 
   h->l2_entry_size = sizeof (struct be64);
   if (h->incompatible & QCOW2_INCOMPAT_EXTENDED_L2) {
     if (h->cluster_bits < QCOW2_MIN_EXTENDED_CLUSTER_BITS)
-      return refuse (p, FIELD (cluster_bits), "cluster_bits is %u, but extended "
-                     "L2 entries need at least %d", h->cluster_bits,
-                     QCOW2_MIN_EXTENDED_CLUSTER_BITS);
+      return refuse_header (p, FIELD (cluster_bits), "cluster_bits is %u, but extended "
+                            "L2 entries need at least %d", h->cluster_bits,
+                            QCOW2_MIN_EXTENDED_CLUSTER_BITS);
     h->l2_entry_size = sizeof (struct qcow2_extended_entry);
   }
   h->l2_bits = h->cluster_bits - __builtin_ctz (h->l2_entry_size);
@@ -270,20 +270,20 @@ check_place (const struct parse *p, uint64_t field, const char *name,
              uint64_t offset, uint64_t len)
 {
   if (offset & (p->h->cluster_size - 1))
-    return refuse (p, field, "the %s is at %" PRIu64 ", which is not a "
-                   "multiple of the cluster size", name, offset);
+    return refuse_header (p, field, "the %s is at %" PRIu64 ", which is not a "
+                          "multiple of the cluster size", name, offset);
   if (len == 0)
     return 0;
   if (offset < p->h->cluster_size)
-    return refuse (p, field, "the %s is at %" PRIu64 ", in the header's cluster",
-                   name, offset);
+    return refuse_header (p, field, "the %s is at %" PRIu64 ", in the header's cluster",
+                          name, offset);
   if (!range_within (offset, len, QCOW2_MAX_HOST_OFFSET))
-    return refuse (p, field, "the %s is at %" PRIu64 ", which is more than "
-                   "the format allows", name, offset);
+    return refuse_header (p, field, "the %s is at %" PRIu64 ", which is more than "
+                          "the format allows", name, offset);
   if (!range_within (offset, len, p->file_size))
-    return refuse (p, field, "the %s, %" PRIu64 " bytes at %" PRIu64 ", lies "
-                   "beyond the end of the file, which has %" PRIu64 " bytes",
-                   name, len, offset, p->file_size);
+    return refuse_header (p, field, "the %s, %" PRIu64 " bytes at %" PRIu64 ", lies "
+                          "beyond the end of the file, which has %" PRIu64 " bytes",
+                          name, len, offset, p->file_size);
   return 0;
 }
 
@@ -306,15 +306,15 @@ check_tables (struct parse *p)
   covered = h->cluster_bits + h->l2_bits;
   h->l1_needed = div_up (h->size, UINT64_C (1) << covered);
   if (h->l1_entries > QCOW2_MAX_L1_BYTES / sizeof (uint64_t))
-    return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
-                   "more than %zu", h->l1_entries,
-                   QCOW2_MAX_L1_BYTES / sizeof (uint64_t));
+    return refuse_header (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
+                          "more than %zu", h->l1_entries,
+                          QCOW2_MAX_L1_BYTES / sizeof (uint64_t));
   /* Bytes beyond the last whole sector are not part of the disk, but count here: QEMU
    * does not open such an image either. */
   if (h->l1_entries < div_up (bytes, UINT64_C (1) << covered))
-    return refuse (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
-                   "but a disk of %" PRIu64 " bytes needs %" PRIu64,
-                   h->l1_entries, bytes, div_up (bytes, UINT64_C (1) << covered));
+    return refuse_header (p, FIELD (l1_size), "the L1 table has %" PRIu32 " entries, "
+                          "but a disk of %" PRIu64 " bytes needs %" PRIu64,
+                          h->l1_entries, bytes, div_up (bytes, UINT64_C (1) << covered));
   p->fault = HEADER_INVALID;
   if (check_place (p, FIELD (l1_table_offset), "L1 table", h->l1_offset,
                    h->l1_entries * sizeof (uint64_t)) == -1)
@@ -323,10 +323,10 @@ check_tables (struct parse *p)
   /* 0: only a repair can use the image. */
   p->fault = HEADER_SIZES;
   if (h->reftable_clusters > QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits)
-    return refuse (p, FIELD (refcount_table_clusters),
-                   "the refcount table has %" PRIu32 " clusters, not 1..%u",
-                   h->reftable_clusters,
-                   QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits);
+    return refuse_header (p, FIELD (refcount_table_clusters),
+                          "the refcount table has %" PRIu32 " clusters, not 1..%u",
+                          h->reftable_clusters,
+                          QCOW2_MAX_REFTABLE_BYTES >> h->cluster_bits);
   p->fault = HEADER_INVALID;
   if (check_place (p, FIELD (refcount_table_offset), "refcount table",
                    h->reftable_offset,
@@ -366,10 +366,10 @@ check_overlaps (const struct parse *p)
       if (tables[i].len > 0 && tables[j].len > 0 &&
           ranges_overlap (tables[i].offset, tables[i].len,
                           tables[j].offset, tables[j].len))
-        return refuse (p, tables[i].field ? tables[i].field : tables[j].field,
-                       "the %s at %" PRIu64 " overlaps the %s at %" PRIu64,
-                       tables[i].name, tables[i].offset,
-                       tables[j].name, tables[j].offset);
+        return refuse_header (p, tables[i].field ? tables[i].field : tables[j].field,
+                              "the %s at %" PRIu64 " overlaps the %s at %" PRIu64,
+                              tables[i].name, tables[i].offset,
+                              tables[j].name, tables[j].offset);
   return 0;
 }
 
@@ -388,8 +388,8 @@ copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
     return 0;
   for (uint64_t i = 0; i < len; i++)
     if ((unsigned char) name[i] < 0x20 || name[i] == 0x7f)
-      return refuse (p, offset + i, "the name or format of a file contains the control "
-                     "character 0x%02x", (unsigned char) name[i]);
+      return refuse_header (p, offset + i, "the name or format of a file contains the "
+                            "control character 0x%02x", (unsigned char) name[i]);
   *result = strndup (name, len);
   if (*result == NULL) {
     report_error ("%s: qcow2 header: %m", p->path);
@@ -407,18 +407,18 @@ check_backing (struct parse *p)
   if (offset == 0)
     return 0;
   if (offset > p->h->cluster_size)
-    return refuse (p, FIELD (backing_file_offset), "the backing file's name is "
-                   "at %" PRIu64 ", not in the first cluster", offset);
+    return refuse_header (p, FIELD (backing_file_offset), "the backing file's name is "
+                          "at %" PRIu64 ", not in the first cluster", offset);
   if (len == 0)
     return 0;
   if (offset < p->h->header_length)
-    return refuse (p, FIELD (backing_file_offset), "the backing file's name is "
-                   "at %" PRIu64 ", within the header itself", offset);
+    return refuse_header (p, FIELD (backing_file_offset), "the backing file's name is "
+                          "at %" PRIu64 ", within the header itself", offset);
   if (len > QCOW2_MAX_BACKING_NAME ||
       !range_within (offset, len, p->h->cluster_size))
-    return refuse (p, FIELD (backing_file_size), "the backing file's name has "
-                   "%" PRIu32 " bytes, more than %d or than there are in the "
-                   "first cluster", len, QCOW2_MAX_BACKING_NAME);
+    return refuse_header (p, FIELD (backing_file_size), "the backing file's name has "
+                          "%" PRIu32 " bytes, more than %d or than there are in the "
+                          "first cluster", len, QCOW2_MAX_BACKING_NAME);
   return copy_name (p, offset, len, &p->h->backing_file);
 }
 
@@ -429,8 +429,8 @@ parse_bitmaps (struct parse *p, uint64_t pos, uint32_t len)
   struct qcow2_ext_bitmaps ext;
 
   if (len != sizeof ext)
-    return refuse (p, pos, "the bitmaps extension has %" PRIu32 " bytes, "
-                   "not %zu", len, sizeof ext);
+    return refuse_header (p, pos, "the bitmaps extension has %" PRIu32 " bytes, "
+                          "not %zu", len, sizeof ext);
   if (!(h->autoclear & QCOW2_AUTOCLEAR_BITMAPS)) {
     /* A program that does not know bitmaps has changed the disk. */
     report_debug ("%s: the bitmaps of the image are outdated and are ignored",
@@ -442,14 +442,14 @@ parse_bitmaps (struct parse *p, uint64_t pos, uint32_t len)
   h->bitmaps.dir_size = get64 (ext.directory_size);
   h->bitmaps.dir_offset = get64 (ext.directory_offset);
   if (h->bitmaps.count == 0 || h->bitmaps.count > QCOW2_MAX_BITMAPS)
-    return refuse (p, pos, "%" PRIu32 " bitmaps, not 1..%d",
-                   h->bitmaps.count, QCOW2_MAX_BITMAPS);
+    return refuse_header (p, pos, "%" PRIu32 " bitmaps, not 1..%d",
+                          h->bitmaps.count, QCOW2_MAX_BITMAPS);
   if (get32 (ext.reserved) != 0)
-    return refuse (p, pos + 4, "a reserved field of the bitmaps extension "
-                   "is %" PRIu32 ", not 0", get32 (ext.reserved));
+    return refuse_header (p, pos + 4, "a reserved field of the bitmaps extension "
+                          "is %" PRIu32 ", not 0", get32 (ext.reserved));
   if (h->bitmaps.dir_size == 0 || h->bitmaps.dir_size > MAX_BITMAP_DIRECTORY)
-    return refuse (p, pos + 8, "the bitmap directory has %" PRIu64 " bytes, "
-                   "not 1..%" PRIu64, h->bitmaps.dir_size, MAX_BITMAP_DIRECTORY);
+    return refuse_header (p, pos + 8, "the bitmap directory has %" PRIu64 " bytes, "
+                          "not 1..%" PRIu64, h->bitmaps.dir_size, MAX_BITMAP_DIRECTORY);
   h->has_bitmaps = true;
   return check_place (p, pos + 16, "bitmap directory", h->bitmaps.dir_offset,
                       h->bitmaps.dir_size);
@@ -462,17 +462,17 @@ parse_crypto (struct parse *p, uint64_t pos, uint32_t len)
   struct qcow2_ext_crypto ext;
 
   if (h->crypt_method != QCOW2_CRYPT_LUKS)
-    return refuse (p, pos, "there is an encryption header, but the encryption method is "
-                   "%u, not %d", h->crypt_method, QCOW2_CRYPT_LUKS);
+    return refuse_header (p, pos, "there is an encryption header, but the encryption "
+                          "method is %u, not %d", h->crypt_method, QCOW2_CRYPT_LUKS);
   if (len != sizeof ext)
-    return refuse (p, pos, "the encryption extension has %" PRIu32 " bytes, "
-                   "not %zu", len, sizeof ext);
+    return refuse_header (p, pos, "the encryption extension has %" PRIu32 " bytes, "
+                          "not %zu", len, sizeof ext);
   memcpy (&ext, p->buf + pos, sizeof ext);
   h->crypto.offset = get64 (ext.offset);
   h->crypto.length = get64 (ext.length);
   h->has_crypto = true;
   if (h->crypto.length == 0)
-    return refuse (p, pos + 8, "the encryption header has a length of 0");
+    return refuse_header (p, pos + 8, "the encryption header has a length of 0");
   return check_place (p, pos, "encryption header", h->crypto.offset,
                       h->crypto.length);
 }
@@ -485,16 +485,16 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
   switch (type) {
   case QCOW2_EXT_BACKING_FORMAT:
     if (len > MAX_BACKING_FORMAT)
-      return refuse (p, pos, "the backing file's format has a name of "
-                     "%" PRIu32 " bytes, more than %d", len, MAX_BACKING_FORMAT);
+      return refuse_header (p, pos, "the backing file's format has a name of "
+                            "%" PRIu32 " bytes, more than %d", len, MAX_BACKING_FORMAT);
     /* The last one counts, as in QEMU. */
     free (h->backing_format);
     h->backing_format = NULL;
     return copy_name (p, pos, len, &h->backing_format);
   case QCOW2_EXT_DATA_FILE:
     if (len > MAX_DATA_FILE_NAME)
-      return refuse (p, pos, "the data file's name has %" PRIu32 " bytes, "
-                     "more than %d", len, MAX_DATA_FILE_NAME);
+      return refuse_header (p, pos, "the data file's name has %" PRIu32 " bytes, "
+                            "more than %d", len, MAX_DATA_FILE_NAME);
     return copy_name (p, pos, len, &h->data_file);
   case QCOW2_EXT_BITMAPS:
     return parse_bitmaps (p, pos, len);
@@ -528,21 +528,21 @@ parse_extensions (struct parse *p)
 
   while (pos < end) {
     if (!range_within (pos, sizeof ext, end))
-      return refuse (p, pos, "a header extension does not fit before %" PRIu64,
-                     end);
+      return refuse_header (p, pos, "a header extension does not fit before %" PRIu64,
+                            end);
     memcpy (&ext, p->buf + pos, sizeof ext);
     type = get32 (ext.type);
     len = get32 (ext.len);
     /* The end marker may not be too long either, as in QEMU. */
     if (!range_within (pos + sizeof ext, len, end))
-      return refuse (p, pos, "header extension 0x%08" PRIx32 " has %" PRIu32
-                     " bytes, which do not fit before %" PRIu64, type, len, end);
+      return refuse_header (p, pos, "header extension 0x%08" PRIx32 " has %" PRIu32
+                            " bytes, which do not fit before %" PRIu64, type, len, end);
     if (type == QCOW2_EXT_END)
       break;
     bit = extension_bit (type);
     if (seen & bit)
-      return refuse (p, pos, "header extension 0x%08" PRIx32 " appears twice",
-                     type);
+      return refuse_header (p, pos, "header extension 0x%08" PRIx32 " appears twice",
+                            type);
     seen |= bit;
     if (parse_extension (p, type, pos + sizeof ext, len) == -1)
       return -1;
@@ -550,8 +550,8 @@ parse_extensions (struct parse *p)
   }
 
   if (p->h->crypt_method == QCOW2_CRYPT_LUKS && !p->h->has_crypto)
-    return refuse (p, FIELD (crypt_method), "the image is encrypted with LUKS, "
-                   "but no extension names the encryption header");
+    return refuse_header (p, FIELD (crypt_method), "the image is encrypted with LUKS, "
+                          "but no extension names the encryption header");
   if ((p->h->autoclear & QCOW2_AUTOCLEAR_BITMAPS) && !(seen &
       extension_bit (QCOW2_EXT_BITMAPS)))
     report_debug ("%s: the image claims to have bitmaps, but has none",

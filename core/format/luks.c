@@ -84,11 +84,11 @@ struct parse {
 
 /* Reports that something at OFFSET of the header is wrong.  Returns -1. */
 static int
-refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
+refuse_luks (const struct parse *p, uint64_t offset, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 3, 4)));
 
 static int
-refuse (const struct parse *p, uint64_t offset, const char *fmt, ...)
+refuse_luks (const struct parse *p, uint64_t offset, const char *fmt, ...)
 {
   char text[300];
   va_list args;
@@ -107,14 +107,14 @@ static int
 check_basics (struct parse *p, const void *buf, size_t len)
 {
   if (len < sizeof p->raw || p->length < sizeof p->raw)
-    return refuse (p, min64 (len, p->length), "it ends here, before all of its %zu bytes",
-                   sizeof p->raw);
+    return refuse_luks (p, min64 (len, p->length), "it ends here, before all of its %zu "
+                        "bytes", sizeof p->raw);
   memcpy (&p->raw, buf, sizeof p->raw);
   if (memcmp (p->raw.magic, LUKS_MAGIC, sizeof p->raw.magic) != 0)
-    return refuse (p, FIELD (magic), "it does not begin with \"LUKS\\xba\\xbe\"");
+    return refuse_luks (p, FIELD (magic), "it does not begin with \"LUKS\\xba\\xbe\"");
   if (get16 (p->raw.version) != 1)
-    return refuse (p, FIELD (version), "version is %u; qcow2 images use version 1 only",
-                   get16 (p->raw.version));
+    return refuse_luks (p, FIELD (version), "version is %u; qcow2 images use version 1 "
+                        "only", get16 (p->raw.version));
   return 0;
 }
 
@@ -123,7 +123,7 @@ copy_name (const struct parse *p, uint64_t field, const char *what,
            const char from[32], char to[32])
 {
   if (memchr (from, '\0', 32) == NULL)
-    return refuse (p, field, "the name of the %s is not terminated", what);
+    return refuse_luks (p, field, "the name of the %s is not terminated", what);
   memcpy (to, from, 32);
   return 0;
 }
@@ -143,8 +143,8 @@ check_algorithms (struct parse *p)
   l->spec.mode = l->mode;
   l->spec.key_bytes = get32 (p->raw.key_bytes);
   if (l->spec.key_bytes > MAX_KEY)
-    return refuse (p, FIELD (key_bytes), "the key has %zu bytes, more than %d",
-                   l->spec.key_bytes, MAX_KEY);
+    return refuse_luks (p, FIELD (key_bytes), "the key has %zu bytes, more than %d",
+                        l->spec.key_bytes, MAX_KEY);
   if (crypt_check (p->path, &l->spec) == -1)
     return -1;
 
@@ -174,9 +174,9 @@ count_rounds (struct parse *p, unsigned i)
   l->rounds += rounds (p, l->slots[i].iterations, l->spec.key_bytes) +
     rounds (p, l->digest_iterations, LUKS_DIGEST_SIZE);
   if (l->rounds > LUKS_MAX_ROUNDS)
-    return refuse (p, SLOT_FIELD (i, iterations), "testing a passphrase on key slots "
-                   "0 to %u takes %" PRIu64 " rounds of %s, more than %" PRIu64, i,
-                   l->rounds, l->hash, LUKS_MAX_ROUNDS);
+    return refuse_luks (p, SLOT_FIELD (i, iterations), "testing a passphrase on key "
+                        "slots 0 to %u takes %" PRIu64 " rounds of %s, more "
+                        "than %" PRIu64, i, l->rounds, l->hash, LUKS_MAX_ROUNDS);
   return 0;
 }
 
@@ -198,23 +198,24 @@ check_slot (struct parse *p, unsigned i)
 
   if (get32 (raw->active) != LUKS_SLOT_ACTIVE &&
       get32 (raw->active) != LUKS_SLOT_INACTIVE)
-    return refuse (p, SLOT_FIELD (i, active), "key slot %u is marked %#" PRIx32
-                   ", neither active nor inactive", i, get32 (raw->active));
+    return refuse_luks (p, SLOT_FIELD (i, active), "key slot %u is marked %#" PRIx32
+                        ", neither active nor inactive", i, get32 (raw->active));
   if (get32 (raw->stripes) != LUKS_STRIPES)
-    return refuse (p, SLOT_FIELD (i, stripes), "key slot %u has %" PRIu32
-                   " stripes, not %d", i, get32 (raw->stripes), LUKS_STRIPES);
+    return refuse_luks (p, SLOT_FIELD (i, stripes), "key slot %u has %" PRIu32
+                        " stripes, not %d", i, get32 (raw->stripes), LUKS_STRIPES);
   if (first < HEADER_SECTORS)
-    return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
-                   "%" PRIu64 ", within the header", i, first);
+    return refuse_luks (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
+                        "%" PRIu64 ", within the header", i, first);
   if (first + sectors > payload)
-    return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
-                   "%" PRIu64 " and ends beyond the payload's, %" PRIu64,
-                   i, first, payload);
+    return refuse_luks (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
+                        "%" PRIu64 " and ends beyond the payload's, %" PRIu64,
+                        i, first, payload);
   for (unsigned j = 0; j < i; j++)
     if (ranges_overlap (first, sectors,
                         get32 (p->raw.slots[j].material_sector), sectors))
-      return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u at sector %" PRIu64
-                     " overlaps key slot %u", i, first, j);
+      return refuse_luks (p, SLOT_FIELD (i, material_sector),
+                          "key slot %u at sector %" PRIu64
+                          " overlaps key slot %u", i, first, j);
 
   slot->active = get32 (raw->active) == LUKS_SLOT_ACTIVE;
   slot->iterations = get32 (raw->iterations);
@@ -224,11 +225,11 @@ check_slot (struct parse *p, unsigned i)
     return 0;
   /* The material of an active slot will be read. */
   if (!range_within (slot->material, material_sectors (p->l) * SECTOR, p->length))
-    return refuse (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
-                   "%" PRIu64 " and ends beyond the %" PRIu64 " bytes that the image "
-                   "has for the header", i, first, p->length);
+    return refuse_luks (p, SLOT_FIELD (i, material_sector), "key slot %u is at sector "
+                        "%" PRIu64 " and ends beyond the %" PRIu64 " bytes that the "
+                        "image has for the header", i, first, p->length);
   if (slot->iterations == 0)
-    return refuse (p, SLOT_FIELD (i, iterations), "the number of iterations is 0");
+    return refuse_luks (p, SLOT_FIELD (i, iterations), "the number of iterations is 0");
   return count_rounds (p, i);
 }
 
@@ -240,14 +241,14 @@ check_header (struct parse *p, const void *buf, size_t len)
   if (check_basics (p, buf, len) == -1 || check_algorithms (p) == -1)
     return -1;
   if (get32 (p->raw.payload_sector) < HEADER_SECTORS)
-    return refuse (p, FIELD (payload_sector), "the payload is at sector %" PRIu32
-                   ", within the header", get32 (p->raw.payload_sector));
+    return refuse_luks (p, FIELD (payload_sector), "the payload is at sector %" PRIu32
+                        ", within the header", get32 (p->raw.payload_sector));
 
   memcpy (l->digest, p->raw.digest, sizeof l->digest);
   memcpy (l->digest_salt, p->raw.digest_salt, sizeof l->digest_salt);
   l->digest_iterations = get32 (p->raw.digest_iterations);
   if (l->digest_iterations == 0)
-    return refuse (p, FIELD (digest_iterations), "the number of iterations is 0");
+    return refuse_luks (p, FIELD (digest_iterations), "the number of iterations is 0");
   for (unsigned i = 0; i < LUKS_SLOTS; i++)
     if (check_slot (p, i) == -1)
       return -1;
@@ -472,7 +473,7 @@ try_slots (const struct tools *t, luks_read_fn read, void *opaque,
 
 /* Returns 0, or -1 (reported).  The caller calls end in either case. */
 static int
-begin (struct tools *t, const struct luks *l)
+begin_tools (struct tools *t, const struct luks *l)
 {
   *t = (struct tools) { .l = l, .s = OPENSSL_malloc (sizeof *t->s) };
   if (luks_tools_init (&t->t, l->path, l->hash) == -1)
@@ -500,7 +501,8 @@ luks_unlock (const struct luks *l, luks_read_fn read, void *opaque,
   struct crypt_cipher *cipher = NULL;
   struct tools t;
 
-  if (begin (&t, l) == 0 && try_slots (&t, read, opaque, passphrase, len, cure) == 0)
+  if (begin_tools (&t, l) == 0 &&
+      try_slots (&t, read, opaque, passphrase, len, cure) == 0)
     cipher = crypt_new (l->path, &l->spec, t.s->key);
   end (&t);
   if (cipher == NULL)
@@ -516,7 +518,7 @@ luks_opens (const struct luks *l, luks_read_fn read, void *opaque,
             const void *passphrase, size_t len)
 {
   struct tools t;
-  int r = begin (&t, l), set = 0;
+  int r = begin_tools (&t, l), set = 0;
 
   for (unsigned i = 0; r != -1 && i < LUKS_SLOTS; i++) {
     if (!l->slots[i].active)

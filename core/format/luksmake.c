@@ -228,7 +228,8 @@ make (const struct maker *m, const void *passphrase, size_t len, unsigned iter_m
 
 /* Returns 0, or -1 (reported).  The caller calls end in either case. */
 static int
-begin (struct maker *m, const char *path, const struct crypt_spec *spec, const char *hash)
+begin_luks (struct maker *m, const char *path, const struct crypt_spec *spec,
+            const char *hash)
 {
   *m = (struct maker) { .spec = *spec, .s = OPENSSL_malloc (sizeof *m->s) };
   if (luks_tools_init (&m->t, path, hash) == -1)
@@ -255,7 +256,7 @@ luksmake (const char *path, const void *passphrase, size_t len, unsigned iter_ms
 {
   const struct crypt_spec spec = { CIPHER, MODE, KEY_BYTES };
   struct maker m;
-  const int r = begin (&m, path, &spec, HASH);
+  const int r = begin_luks (&m, path, &spec, HASH);
 
   return end (&m, r == -1 ? -1 : make (&m, passphrase, len, iter_ms, buf));
 }
@@ -268,7 +269,7 @@ luksmake_slot (const char *path, const struct luks_header *h, const uint8_t *key
   const struct crypt_spec spec = { h->cipher, h->mode, get32 (h->key_bytes) };
   struct maker m;
   uint64_t iterations;
-  int r = begin (&m, path, &spec, h->hash);
+  int r = begin_luks (&m, path, &spec, h->hash);
 
   if (r == 0) {
     memcpy (m.s->key, key, spec.key_bytes);

@@ -58,11 +58,11 @@ struct reading {
 
 /* Records that the current bitmap cannot be kept correct, and why.  Returns 1. */
 static int
-refuse (struct reading *r, const char *fmt, ...)
+refuse_bitmap (struct reading *r, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));
 
 static int
-refuse (struct reading *r, const char *fmt, ...)
+refuse_bitmap (struct reading *r, const char *fmt, ...)
 {
   const size_t n = min64 (get16 (r->raw.name_size), SHOWN_NAME);
   char name[SHOWN_NAME], shown[PRINTABLE_SIZE (SHOWN_NAME)];
@@ -94,8 +94,8 @@ claim (struct reading *r, uint64_t offset, uint64_t bytes, const char *what)
     return 0;
   kind = overlap_find (r->overlap, offset, bytes);
   if (kind != OVERLAP_NONE)
-    return refuse (r, "its %s at %" PRIu64 " overlaps the %s", what,
-                   offset, overlap_name (kind));
+    return refuse_bitmap (r, "its %s at %" PRIu64 " overlaps the %s", what,
+                          offset, overlap_name (kind));
   return overlap_add (r->overlap, offset, bytes, OVERLAP_BITMAP);
 }
 
@@ -107,28 +107,28 @@ check_entry (struct reading *r)
   const uint64_t n = get32 (raw->table_size);
 
   if (get32 (raw->extra_size) != 0)
-    return refuse (r, "it has extra data");
+    return refuse_bitmap (r, "it has extra data");
   if (raw->type != QCOW2_BITMAP_DIRTY_TRACKING)
-    return refuse (r, "its type is %u", raw->type);
+    return refuse_bitmap (r, "its type is %u", raw->type);
   if (get32 (raw->flags) & ~QCOW2_BITMAP_FLAGS)
-    return refuse (r, "its flags are 0x%" PRIx32, get32 (raw->flags));
+    return refuse_bitmap (r, "its flags are 0x%" PRIx32, get32 (raw->flags));
   if (raw->granularity_bits < QCOW2_MIN_BITMAP_GRANULARITY ||
       raw->granularity_bits > QCOW2_MAX_BITMAP_GRANULARITY)
-    return refuse (r, "its granularity is 2^%u bytes", raw->granularity_bits);
+    return refuse_bitmap (r, "its granularity is 2^%u bytes", raw->granularity_bits);
   if (get16 (raw->name_size) == 0 ||
       get16 (raw->name_size) > QCOW2_MAX_BITMAP_NAME)
-    return refuse (r, "its name has %u bytes", get16 (raw->name_size));
+    return refuse_bitmap (r, "its name has %u bytes", get16 (raw->name_size));
   if (n == 0 || n > QCOW2_MAX_BITMAP_BYTES >> r->h->cluster_bits)
-    return refuse (r, "its table has %" PRIu64 " entries", n);
+    return refuse_bitmap (r, "its table has %" PRIu64 " entries", n);
   if (offset == 0 || offset & (r->h->cluster_size - 1))
-    return refuse (r, "its table is at %" PRIu64, offset);
+    return refuse_bitmap (r, "its table is at %" PRIu64, offset);
   if (!range_within (offset, n * sizeof (struct be64),
                      storage_size (r->file)))
-    return refuse (r, "its table lies beyond the end of the file");
+    return refuse_bitmap (r, "its table lies beyond the end of the file");
   r->all_entries += n;
   if (r->all_entries > BITMAPDIR_MAX_ENTRIES)
-    return refuse (r, "all tables together have more than %" PRIu64 " entries",
-                   BITMAPDIR_MAX_ENTRIES);
+    return refuse_bitmap (r, "all tables together have more than %" PRIu64 " entries",
+                          BITMAPDIR_MAX_ENTRIES);
   return claim (r, offset, n * sizeof (struct be64), "table");
 }
 
@@ -140,12 +140,12 @@ check_table_entry (struct reading *r, uint64_t entry, uint64_t bytes)
 
   if (offset == 0)
     return (entry & ~QCOW2_BITMAP_ALL_ONES) == 0 ? 0 :
-      refuse (r, "a table entry is 0x%" PRIx64, entry);
+      refuse_bitmap (r, "a table entry is 0x%" PRIx64, entry);
   if (entry != offset || (offset & (r->h->cluster_size - 1)) != 0)
-    return refuse (r, "a table entry is 0x%" PRIx64, entry);
+    return refuse_bitmap (r, "a table entry is 0x%" PRIx64, entry);
   if (!range_within (offset, bytes, storage_size (r->file)))
-    return refuse (r, "its data at %" PRIu64 " lies beyond the end of the file",
-                   offset);
+    return refuse_bitmap (r, "its data at %" PRIu64 " lies beyond the end of the file",
+                          offset);
   return claim (r, offset, r->h->cluster_size, "data");
 }
 
@@ -228,8 +228,8 @@ read_entry (struct reading *r)
   }
 
   if (count != div_up (bytes, r->h->cluster_size))
-    return refuse (r, "its table has %" PRIu32 " entries, which does not fit the "
-                   "size of the disk", count);
+    return refuse_bitmap (r, "its table has %" PRIu32 " entries, which does not fit the "
+                          "size of the disk", count);
   result = check_table (r, bytes);
   if (result != 0)
     return result;

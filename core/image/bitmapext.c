@@ -23,7 +23,7 @@
 #include "image/headerwrite.h"
 
 static int
-refuse (struct storage *file, const char *why)
+refuse_bitmaps (struct storage *file, const char *why)
 {
   report_error ("%s: cannot change bitmaps: %s", storage_path (file), why);
   errno = ENOTSUP;
@@ -63,7 +63,7 @@ bitmapext_check (struct storage *file, const struct header *h, bool none)
   bool fits;
 
   if (h->version < 3)
-    return refuse (file, "only images of version 3 can have bitmaps");
+    return refuse_bitmaps (file, "only images of version 3 can have bitmaps");
   w = headerwrite_new (file, h);
   if (w == NULL)
     return -1;
@@ -72,5 +72,6 @@ bitmapext_check (struct storage *file, const struct header *h, bool none)
   bitmapext_put (w, none ? 0 : UINT32_MAX, UINT64_MAX, UINT64_MAX, true);
   fits = headerwrite_fits (w);
   headerwrite_free (w);
-  return fits ? 0 : refuse (file, "the header has no space for the bitmaps extension");
+  return fits ? 0 : refuse_bitmaps (file, "the header has no space for the bitmaps "
+                                    "extension");
 }

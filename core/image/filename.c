@@ -53,7 +53,7 @@ filename_has_protocol (const char *name)
 }
 
 static char *
-refuse (const struct reference *r, int err, const char *why)
+refuse_name (const struct reference *r, int err, const char *why)
 {
   CLEANUP_FREE char *shown = publicname (r->name);
   char text[PRINTABLE_SIZE (1024)];
@@ -102,9 +102,9 @@ resolve_uri (const struct reference *r, const char *name)
   if (nbduri_is_old (name)) {
     uri = nbduri_from_old (name);
     return uri ? check_uri (r, uri)
-      : refuse (r, errno, errno == ENOMEM ? why
-                : "it is not like nbd:HOST:PORT or nbd:unix:/PATH, perhaps with "
-                ":exportname=NAME (an IPv6 address is in brackets)");
+      : refuse_name (r, errno, errno == ENOMEM ? why
+                     : "it is not like nbd:HOST:PORT or nbd:unix:/PATH, perhaps with "
+                     ":exportname=NAME (an IPv6 address is in brackets)");
   }
   uri = nbduri_normal (name, false, &why);
   secrets = uri ? nbduri_normal (name, true, &why) : NULL;
@@ -112,7 +112,7 @@ resolve_uri (const struct reference *r, const char *name)
     return check_uri (r, uri);
   err = secrets ? EINVAL : errno;
   free (uri);
-  return refuse (r, err, secrets ? "users and keys must not be in an image" : why);
+  return refuse_name (r, err, secrets ? "users and keys must not be in an image" : why);
 }
 
 /* --- paths --- */
@@ -149,12 +149,12 @@ resolve_path (const struct reference *r, const char *name, const char *base)
   char *path;
 
   if (hides_uri (name))
-    return refuse (r, EINVAL, "a URI with secrets is no path");
+    return refuse_name (r, EINVAL, "a URI with secrets is no path");
 
   if (name[0] == '\0')
-    return refuse (r, EINVAL, "it is empty");
+    return refuse_name (r, EINVAL, "it is empty");
   if (name[0] != '/' && nbduri_is (base))
-    return refuse (r, EINVAL, "a relative name below a URI means nothing");
+    return refuse_name (r, EINVAL, "a relative name below a URI means nothing");
   path = join (base, name);
   if (path == NULL)
     report_error ("strdup: %m");
@@ -169,8 +169,8 @@ resolve_plain (const struct reference *r, const char *name, const char *base)
   if (nbduri_is (name) || nbduri_is_old (name))
     return resolve_uri (r, name);
   if (filename_has_protocol (name))
-    return refuse (r, ENOTSUP, "only files and NBD are supported: an NBD server can "
-                   "serve other storage");
+    return refuse_name (r, ENOTSUP, "only files and NBD are supported: an NBD server can "
+                        "serve other storage");
   return resolve_path (r, name, base);
 }
 
@@ -183,14 +183,14 @@ resolve_json (const struct reference *r, const char **format)
   struct jsonname json;
 
   if (jsonname_parse (r->name, &json, why) == -1)
-    return refuse (r, errno, why);
+    return refuse_name (r, errno, why);
   *format = json.format;
   base = text_new ("%s/.", cwd ? cwd : "");
   if (base == NULL) {
     free (json.name);
-    return refuse (r, ENOMEM, "no memory");
+    return refuse_name (r, ENOMEM, "no memory");
   }
-  path = jsonname_is (json.name) ? refuse (r, EINVAL, "JSON within JSON")
+  path = jsonname_is (json.name) ? refuse_name (r, EINVAL, "JSON within JSON")
     : resolve_plain (r, json.name, base);
   free (json.name);
   return path;
@@ -247,7 +247,7 @@ filename_of_data (const char *overlay, const char *name,
 
   if (path && format && strcmp (format, "raw") != 0) {
     free (path);
-    return refuse (&r, ENOTSUP, "a data file is raw");
+    return refuse_name (&r, ENOTSUP, "a data file is raw");
   }
   if (path == NULL || nbduri_is (path) || jsonname_is (name))
     return path;

@@ -100,7 +100,7 @@ extension_at (const uint8_t *bytes, uint64_t at, uint64_t end,
 
 /* header.c has checked that everything is well-formed. */
 static void
-look (struct headerwrite *w)
+find_extensions (struct headerwrite *w)
 {
   struct qcow2_extension ext;
   uint64_t limit = w->cs, end = w->list, len;
@@ -144,7 +144,7 @@ headerwrite_new (struct storage *file, const struct header *h)
     headerwrite_free (w);
     return NULL;
   }
-  look (w);
+  find_extensions (w);
   return w;
 }
 

@@ -46,7 +46,7 @@ struct options {
 };
 
 static int __attribute__ ((format (printf, 3, 4)))
-refuse (struct options *o, int err, const char *format, ...)
+refuse_json (struct options *o, int err, const char *format, ...)
 {
   va_list args;
 
@@ -87,9 +87,9 @@ add_value (struct options *o, const char *key, json_t *value)
   struct option *new = &o->list[o->n];
 
   if (o->n == MAX_OPTIONS)
-    return refuse (o, EINVAL, "it has more than %d options", MAX_OPTIONS);
+    return refuse_json (o, EINVAL, "it has more than %d options", MAX_OPTIONS);
   if (find (o, "", key))
-    return refuse (o, EINVAL, "\"%s\" stands there twice", word (key));
+    return refuse_json (o, EINVAL, "\"%s\" stands there twice", word (key));
   new->value = NULL;
   new->taken = false;
   if (json_is_string (value))
@@ -99,11 +99,11 @@ add_value (struct options *o, const char *key, json_t *value)
   else if (json_is_boolean (value))
     new->value = strdup (json_is_true (value) ? "true" : "false");
   else
-    return refuse (o, EINVAL, "\"%s\" is neither text, a number, nor true or false",
-                   word (key));
+    return refuse_json (o, EINVAL, "\"%s\" is neither text, a number, nor true or false",
+                        word (key));
   if (new->value == NULL || (new->key = strdup (key)) == NULL) {
     free (new->value);
-    return refuse (o, ENOMEM, "no memory");
+    return refuse_json (o, ENOMEM, "no memory");
   }
   o->n++;
   return 0;
@@ -121,7 +121,7 @@ flatten (struct options *o, const char *prefix, json_t *object)
       text_new ("%s%s%s", prefix, key, json_is_object (value) ? "." : "");
 
     if (path == NULL)
-      return refuse (o, ENOMEM, "no memory");
+      return refuse_json (o, ENOMEM, "no memory");
     if ((json_is_object (value) ? flatten (o, path, value)
          : add_value (o, path, value)) == -1)
       return -1;
@@ -183,9 +183,10 @@ parse_nbd (struct options *o, const char *prefix, char **name)
   const char *export = take (o, prefix, "export"), *type, *host, *port, *path;
 
   if (server == NULL)
-    return refuse (o, ENOMEM, "no memory");
+    return refuse_json (o, ENOMEM, "no memory");
   if (find (o, prefix, "tls-creds"))
-    return refuse (o, ENOTSUP, "\"tls-creds\" names an object of QEMU's command line");
+    return refuse_json (o, ENOTSUP, "\"tls-creds\" names an object of QEMU's command "
+                        "line");
   type = take (o, server, "type");
   path = take (o, server, "path");
   host = take (o, server, "host");
@@ -196,11 +197,12 @@ parse_nbd (struct options *o, const char *prefix, char **name)
     port = take (o, prefix, "port");
   }
   if (type && strcmp (type, "inet") != 0 && strcmp (type, "unix") != 0)
-    return refuse (o, ENOTSUP, "a server of type \"%s\" is not supported", word (type));
+    return refuse_json (o, ENOTSUP, "a server of type \"%s\" is not supported",
+                        word (type));
   if ((path == NULL) == (host == NULL))
-    return refuse (o, EINVAL, "the NBD server needs either a host or a path");
+    return refuse_json (o, EINVAL, "the NBD server needs either a host or a path");
   *name = nbduri_make (host, port, path, export ? export : "");
-  return *name ? 0 : refuse (o, errno, "the NBD server's address is malformed");
+  return *name ? 0 : refuse_json (o, errno, "the NBD server's address is malformed");
 }
 
 /* Parses a storage node, whose keys begin with PREFIX. */
@@ -213,16 +215,16 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
   if (driver && strcmp (driver, "nbd") == 0)
     return parse_nbd (o, prefix, &r->name);
   if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0)
-    return refuse (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can serve "
-                   "it, and the URI of that can be named", word (driver));
+    return refuse_json (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can "
+                        "serve it, and the URI of that can be named", word (driver));
   filename = take (o, prefix, "filename");
   if (filename == NULL)
-    return refuse (o, EINVAL, "it names no file");
+    return refuse_json (o, EINVAL, "it names no file");
   /* With a driver it is a path, even if it looks like a protocol. */
   r->name = text_new ("%s%s",
                       driver && filename[strcspn (filename, ":/")] == ':' ? "./" : "",
                       filename);
-  return r->name ? 0 : refuse (o, ENOMEM, "no memory");
+  return r->name ? 0 : refuse_json (o, ENOMEM, "no memory");
 }
 
 static int
@@ -237,7 +239,7 @@ parse_nodes (struct options *o, struct jsonname *r)
     if (strcmp (r->format ? r->format : "qcow2", "qcow2") == 0)
       ignore_secret (o);
     if (find (o, "", "file"))
-      return refuse (o, ENOTSUP, "\"file\" names a node of QEMU's command line");
+      return refuse_json (o, ENOTSUP, "\"file\" names a node of QEMU's command line");
     prefix = "file.";
     driver = take (o, prefix, "driver");
   }
@@ -247,8 +249,8 @@ parse_nodes (struct options *o, struct jsonname *r)
   for (size_t i = 0; i < o->n; i++)
     if (!o->list[i].taken) {
       free (r->name);
-      return refuse (o, ENOTSUP, "\"%.100s\" is not supported there",
-                     word (o->list[i].key));
+      return refuse_json (o, ENOTSUP, "\"%.100s\" is not supported there",
+                          word (o->list[i].key));
     }
   return 0;
 }
@@ -271,8 +273,8 @@ jsonname_parse (const char *name, struct jsonname *r, char why[JSONNAME_WHY])
 
   memset (r, 0, sizeof *r);
   if (!json_is_object (json))
-    refuse (&o, EINVAL, json ? "it is no JSON object"
-            : "it is malformed at byte %d of the JSON", error.position);
+    refuse_json (&o, EINVAL, json ? "it is no JSON object"
+                 : "it is malformed at byte %d of the JSON", error.position);
   else if (flatten (&o, "", json) == 0)
     ret = parse_nodes (&o, r);
   for (size_t i = 0; i < o.n; i++) {

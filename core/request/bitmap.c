@@ -223,7 +223,7 @@ make_room (struct bitmap *b)
 
 /* Starts recording, at the first change after everything was settled. */
 static int
-begin (struct bitmaps *bs)
+begin_recording (struct bitmaps *bs)
 {
   LOCK_FOR_BLOCK (&bs->lock);
 
@@ -270,7 +270,7 @@ bitmap_record (struct bitmaps *bs, uint64_t offset, uint64_t count)
   if (bs == NULL || bs->dir.n == 0 || count == 0)
     return 0;
   if (!atomic_load_explicit (&bs->recording, memory_order_acquire) &&
-      begin (bs) == -1)
+      begin_recording (bs) == -1)
     return -1;
   if (bs->log)
     return bitmaplog_record (bs, offset, count);

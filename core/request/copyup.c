@@ -111,7 +111,7 @@ shows_below (const struct run *run)
  * the disk).  *LEN is the length of its beginning that has to be stored (returns 1) or
  * left alone (0).  Returns -1 on error. */
 static int
-look (const struct wish *w, uint64_t at, uint64_t end, uint64_t *len)
+look_below (const struct wish *w, uint64_t at, uint64_t end, uint64_t *len)
 {
   const struct view *const v = w->v;
   const uint64_t unit = entry_unit_size (&v->image->header);
@@ -153,12 +153,12 @@ static int
 stretch (const struct wish *w, uint64_t at, uint64_t end, uint64_t *len)
 {
   uint64_t more;
-  int r = look (w, at, end, len);
+  int r = look_below (w, at, end, len);
 
   if (r != 1)
     return r;
   while (*len < PIECE && *len < end - at) {
-    r = look (w, at + *len, end, &more);
+    r = look_below (w, at + *len, end, &more);
     if (r == -1)
       return -1;
     if (r == 0)

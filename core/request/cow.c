@@ -92,7 +92,7 @@ reusable (const struct run *run)
 /* Sets old[] and reduces [start, end) to what one call can do: up to the first unit that
  * can be written in place. */
 static int
-look (struct cow *c)
+look_up_old (struct cow *c)
 {
   const uint64_t cs = c->v->image->header.cluster_size;
   const uint64_t unit = entry_unit_size (&c->v->image->header);
@@ -536,7 +536,7 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
 
   /* Without a claim: only to find out which clusters to claim. */
   c.end = offset + count;
-  if (look (&c) == -1)
+  if (look_up_old (&c) == -1)
     return -1;
   *done = 0;
   if (c.nr_old == 0)
@@ -546,12 +546,12 @@ cow_write (const struct view *v, const void *buf, uint64_t count,
                    (c.last_end - 1) >> bits);
   /* Other writers may have been here meanwhile.  Now the clusters are claimed. */
   c.end = min64 (offset + count, c.last_end);
-  r = look (&c);
+  r = look_up_old (&c);
   if (r == 0 && c.nr_old > 0) {
     r = l2_edit_begin (v->w->l2, c.first, c.last_end - c.first, &edit);
     if (r == 0) {
       /* R5: a forged entry may point to where a table has just been allocated. */
-      r = look (&c);
+      r = look_up_old (&c);
       if (r == 0)
         r = allocate_and_write (&c, &edit);
       l2_edit_end (&edit);

@@ -266,7 +266,8 @@ refcount_get (struct refcounts *r, uint64_t cluster, uint64_t *value)
 
 /* Reports why the count VALUE of CLUSTER cannot be changed. */
 static int
-refuse (struct refcounts *r, uint64_t cluster, uint64_t value, enum refcount_change how)
+refuse_change (struct refcounts *r, uint64_t cluster, uint64_t value,
+               enum refcount_change how)
 {
   const char *path = storage_path (r->file);
   const uint64_t offset = cluster << r->cluster_bits;
@@ -304,7 +305,7 @@ change_in_block (struct refcounts *r, struct refblock *b, uint64_t *c,
 
     if ((how == REFCOUNT_UP && value == r->max) || (how == REFCOUNT_DOWN && value == 0) ||
         (how == REFCOUNT_CLAIM && value != 0))
-      return refuse (r, *c, value, how);
+      return refuse_change (r, *c, value, how);
     refblock_set (b->raw, r->order, *c - base,
                   how == REFCOUNT_DOWN ? value - 1 : value + 1);
   }

@@ -133,7 +133,7 @@ kick_leader (struct nbdlink *l)
 /* --- requests --- */
 
 static void
-begin (struct nbdlink *l, struct nbdlink_call *c)
+begin_call (struct nbdlink *l, struct nbdlink_call *c)
 {
   memset (c, 0, sizeof *c);
   c->link = l;
@@ -313,7 +313,7 @@ void
 nbdlink_read_begin (struct nbdlink *l, struct nbdlink_call *c, void *buf, uint64_t count,
                     uint64_t offset)
 {
-  begin (l, c);
+  begin_call (l, c);
   begun (l, c, l->lib.aio_pread (l->nbd, buf, count, offset, when_done (c), 0));
 }
 
@@ -338,7 +338,7 @@ nbdlink_write (struct nbdlink *l, const void *buf, uint64_t count, uint64_t offs
 {
   struct nbdlink_call c;
 
-  begin (l, &c);
+  begin_call (l, &c);
   return complete (l, &c, l->lib.aio_pwrite (l->nbd, buf, count, offset, when_done (&c),
                                           fua ? LIBNBD_CMD_FLAG_FUA : 0));
 }
@@ -346,7 +346,7 @@ nbdlink_write (struct nbdlink *l, const void *buf, uint64_t count, uint64_t offs
 void
 nbdlink_flush_begin (struct nbdlink *l, struct nbdlink_call *c)
 {
-  begin (l, c);
+  begin_call (l, c);
   begun (l, c, l->lib.aio_flush (l->nbd, when_done (c), 0));
 }
 
@@ -365,7 +365,7 @@ nbdlink_zero (struct nbdlink *l, uint64_t count, uint64_t offset, enum nbdlink_z
   };
   struct nbdlink_call c;
 
-  begin (l, &c);
+  begin_call (l, &c);
   return complete (l, &c, l->lib.aio_zero (l->nbd, count, offset, when_done (&c),
                                         flags[how]));
 }
@@ -472,7 +472,7 @@ nbdlink_status (struct nbdlink *l, uint64_t count, uint64_t offset, bool one,
 
   parts->n = 0;
   parts->more = false;
-  begin (l, &c);
+  begin_call (l, &c);
   return complete (l, &c, begin_status (l, count, offset, one, &a, when_done (&c)));
 }
 

@@ -250,8 +250,8 @@ open_old (struct newfile *n, const struct storage_options *options)
 /* --- */
 
 static int
-begin (const char *path, const struct storage_options *options, bool may_replace,
-       struct newfile **result)
+begin_file (const char *path, const struct storage_options *options, bool may_replace,
+            struct newfile **result)
 {
   struct newfile *n = memory_new (1, sizeof *n);
 
@@ -293,14 +293,14 @@ int
 newfile_begin (const char *path, const struct storage_options *options,
                struct newfile **result)
 {
-  return begin (path, options, false, result);
+  return begin_file (path, options, false, result);
 }
 
 int
 newfile_begin_over (const char *path, const struct storage_options *options,
                     struct newfile **result)
 {
-  return begin (path, options, true, result);
+  return begin_file (path, options, true, result);
 }
 
 struct storage *

@@ -112,14 +112,14 @@ thread_ends (void *mine)
 }
 
 static void __attribute__ ((constructor))
-begin (void)
+create_key (void)
 {
   knows_ends = pthread_key_create (&ends, thread_ends) == 0;
 }
 
 /* Threads may outlive this library. */
 static void __attribute__ ((destructor))
-end (void)
+delete_key (void)
 {
   if (knows_ends)
     pthread_key_delete (ends);
