@@ -13,12 +13,12 @@
  *   4 commit   the manifest names the generation, and its bitmap
  *   5 clean    the snapshot and the old base are removed
  *
- * If any of it fails, or anybody is killed, the next backup finds bitmaps that belong to this
- * repository (their names begin with its id) but are not the base.  Before 4 the base is the
- * old one: what others have recorded since is merged into it, and it records again.  After 4
- * it is the new one.  All others are removed, and snapshots, too.  So the base has always
- * recorded at least what has changed since the newest generation; if that is not so (it is
- * missing, or inconsistent), the next backup is a full one.
+ * If any of it fails, or a process is killed, the next backup finds bitmaps that belong
+ * to this repository (their names begin with its id) but are not the base.  Before 4 the
+ * base is the old one: what others have recorded since is merged into it, and it records
+ * again.  After 4 it is the new one.  All others are removed, and snapshots, too.  So the
+ * base has always recorded at least what has changed since the newest generation; if that
+ * is not so (it is missing, or inconsistent), the next backup is a full one.
  *
  * Names of instants are random: no bitmap of an older copy of the image is mistaken for one of
  * now.

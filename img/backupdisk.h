@@ -58,7 +58,7 @@ struct backupdisk_edit {
  * server, or none is. */
 extern int backupdisk_edit (struct backupdisk *disks, const struct backupdisk_edit *edits,
                             unsigned n);
-/* Nobody else is expected to use it. */
+/* No other process is expected to use it. */
 extern int backupdisk_drop_snapshot (struct backupdisk *, const char *name);
 
 /* What an export of the disk shows, to be read.  CHANGES: it is that of a bitmap. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * How is an image read by those who copy and compare?
+ * How is an image read to copy or compare it?
  *
  * A qcow2 image as the export that a client of the plugin would get; a raw file, a device or
  * an NBD export as it is.

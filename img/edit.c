@@ -272,7 +272,7 @@ snapshot (const struct arguments *a, struct imagefile *f, const struct secrets *
 }
 
 /* Which snapshot NAME means: by name, or else by id, as without a server.  (It tells
- * nothing of an image that nobody uses.) */
+ * nothing of an image that is not in use.) */
 static json_t *
 name_snapshot (const struct live *l, const char *name)
 {

@@ -10,8 +10,8 @@
  * The first operand of the command is the name of the disk as QMP knows it (device), or of
  * its file.
  *
- * Answers and events are lines of JSON.  They come from a server that may be anybody's, so a
- * line has a limit, and what is not as it should be is an error.
+ * Answers and events are lines of JSON.  They come from a server that may not be trusted,
+ * so a line has a limit, and what is not as it should be is an error.
  *
  * Locks: none.
  */

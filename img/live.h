@@ -22,7 +22,7 @@ extern int live_run (const struct arguments *, const char *socket);
 
 /* From now on, the functions below are about the disk that NAME means. */
 extern int live_use (struct live *, const char *name);
-/* Does the server tell of the disk?  (Not of one in a directory that nobody uses.) */
+/* Does the server tell of the disk?  (Not of one in a directory that is not in use.) */
 extern bool live_is_known (const struct live *);
 /* How QMP calls the disk. */
 extern const char *live_device (const struct live *);

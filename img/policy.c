@@ -3,9 +3,9 @@
  * Which images does a policy accept?
  *
  * A policy is a table: what an image may have, and how large it may be.  Two are built in;
- * a file changes single rules of one.  What is judged are bytes that somebody has uploaded:
+ * a file changes single rules of one.  What is judged are bytes that a user has uploaded:
  * the first cluster, the length and the end of a file.  Nothing is followed.  header_parse
- * knows the format; here are only the questions that nobody else asks of a header.
+ * knows the format; here are only the questions that no other code asks of a header.
  *
  * Locks: none.
  */

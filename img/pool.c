@@ -4,12 +4,12 @@
  *
  * What an image causes, a crash, an endless loop, the use of all memory, happens in a process
  * that works on this image alone.  It tells how far it is, through a pipe: a line is a
- * document in JSON with everything so far, so whoever asks afterwards needs only the last
+ * document in JSON with everything so far, so a reader needs only the last
  * one.  The process that started it looks at no image.  It reads these lines, as something
- * that the image may have forged, and kills whoever is late.
+ * that the image may have forged, and kills late workers.
  *
- * Nobody survives: the kernel kills the workers, and what they have started, when the process
- * that started them ends, however it ends.
+ * No worker survives: the kernel kills the workers, and what they have started, when the
+ * process that started them ends, however it ends.
  *
  * Locks: none; one thread, so that a fork is a copy of all there is.
  */

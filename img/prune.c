@@ -5,7 +5,7 @@
  * The oldest one first.  If the next one is complete by itself, the file of the oldest is
  * removed.  Otherwise the next one lies over it, and is merged into it:
  *
- *   1  the manifest forgets the oldest generation; its file stays
+ *   1  the manifest drops the oldest generation; its file stays
  *   2  what the next one contains is written into that file (commit.c in the core): meanwhile
  *      the next one shows what it did, because it hides what changes below it
  *   3  the header of the one after that names the file that both are in now
@@ -15,7 +15,7 @@
  * If that is cut off anywhere, the manifest shows that the oldest generation lies over
  * something, and it begins again with 2.
  *
- * Locks: those of the images: nobody restores them meanwhile.
+ * Locks: those of the images: no restore runs meanwhile.
  */
 
 #include <config.h>

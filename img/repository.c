@@ -18,8 +18,8 @@
  * The oldest generation may lie over a file that is no generation any more: while that is to
  * be merged into it (prune.c).
  *
- * A manifest may have been damaged, or come from anybody: names in it are those of files in the
- * directory.
+ * A manifest may have been damaged, or come from an attacker: names in it are those of
+ * files in the directory.
  *
  * Locks: none but .lock.
  */
@@ -595,7 +595,7 @@ wrong (const struct repository *r, const struct repository_generation *g, const 
 }
 
 /* Does it lie over what the manifest says?  The second one may lie over the file into which
- * the oldest one was merged, before the manifest knows. */
+ * the oldest one was merged, before the manifest says so. */
 static bool
 lies_over (const struct repository *r, unsigned i, const char *backing)
 {

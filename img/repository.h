@@ -17,8 +17,9 @@ struct repository;
 
 /* Opens the repository in a directory, to read it.  NULL: reported. */
 extern struct repository *repository_open (const char *directory);
-/* The same for a backup: nobody else makes one meanwhile, and what an earlier one has left
- * half done is removed.  Creates it, if there is none, for the disk that is called DISK. */
+/* The same for a backup: no other process makes one meanwhile, and what an earlier one
+ * has left half done is removed.  Creates it, if there is none, for the disk that is
+ * called DISK. */
 extern struct repository *repository_begin (const char *directory, const char *disk);
 extern void repository_free (struct repository *);      /* NULL is allowed */
 
@@ -33,7 +34,7 @@ struct repository_generation {
   uint64_t number;
   const char *file;             /* without its directory; ONTO: absolute, or a URI */
   bool onto;                    /* it is the only one, and written in place */
-  bool incomplete;              /* and that was cut off: nobody may rely on it */
+  bool incomplete;              /* and that was cut off: it must not be relied on */
   bool raw;
   const char *backing;          /* the file below it; NULL: it is complete by itself */
   bool raw_backing;

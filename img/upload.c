@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is an image accepted that somebody has uploaded?
+ * Is an image accepted that a user has uploaded?
  *
  * The policy judges the first cluster, the length and the end (policy.c).  If it finds
  * nothing, the core reads what the header names: the list of snapshots, the list of bitmaps,
@@ -125,7 +125,7 @@ read_more (struct stream *s, size_t most)
   struct pollfd p = { .fd = s->fd, .events = POLLIN };
   ssize_t n;
 
-  /* (A named pipe is not at its end before somebody writes to it.) */
+  /* (A named pipe is not at its end before a process writes to it.) */
   do
     n = poll (&p, 1, -1) == -1 ? -1 : read (s->fd, s->buf + s->n, most);
   while (n == -1 && errno == EINTR);

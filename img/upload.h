@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is an image accepted that somebody has uploaded?  See upload.c.
+ * Is an image accepted that a user has uploaded?  See upload.c.
  */
 
 #ifndef QCOW2_IMG_UPLOAD_H

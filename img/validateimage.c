@@ -138,7 +138,7 @@ do_step (struct image_run *r, const char *name, enum status (*fn) (struct image_
   r->step = name;
   tell (r, STEP_ERROR, late ? late : "", limit);
   status = fn (r);
-  /* (Whoever waits may have been busy.) */
+  /* (The waiting thread may have been busy.) */
   if (limit && now () - begin > limit) {
     report_error ("%s", late ? late : "");
     status = STEP_ERROR;

@@ -47,7 +47,7 @@ extern int key_values_add (struct key_values *, const char *text, const char *im
 extern const char *key_values_get (const struct key_values *, const char *key);
 /* The same, and from then on key_values_left does not tell of KEY any more. */
 extern const char *key_values_take (struct key_values *, const char *key);
-/* A key that nobody has taken yet (of them that begin with PREFIX), or NULL. */
+/* A key that was not taken yet (of them that begin with PREFIX), or NULL. */
 extern const char *key_values_left (const struct key_values *, const char *prefix);
 extern void key_values_free (struct key_values *);
 

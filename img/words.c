@@ -24,7 +24,7 @@ report_line (enum report_level level, const char *text)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  /* Whoever has stopped it does not ask why it has failed. */
+  /* A user who has stopped it does not ask why it has failed. */
   if (level != REPORT_ERROR || progress_signal ())
     return;
   progress_hide ();

@@ -9,8 +9,8 @@
  * afterwards.
  *
  * The socket is made before nbdkit forks, while errors still reach the user's terminal,
- * and the thread is started after that.  A socket on which nobody listens any more, as a
- * server that was killed leaves it, is replaced.
+ * and the thread is started after that.  A socket on which no process listens any more,
+ * as a server that was killed leaves it, is replaced.
  *
  * Jobs are carried on by the same thread; what happens to them, all clients hear.
  *
@@ -89,7 +89,8 @@ refuse_control (const struct control *c, const char *why)
   return -1;
 }
 
-/* Does nobody listen on the socket that is there?  (Who listens may be stopped, or busy.) */
+/* Does no process listen on the socket that is there?  (One that does may be stopped, or
+ * busy.) */
 static bool
 is_left_over (const struct sockaddr_un *addr)
 {

@@ -65,7 +65,7 @@ struct iostats_client {
 struct counted {
   struct counted *next;
   struct iostats_client *clients;
-  struct iocounts past;         /* of connections that have ended; and who came */
+  struct iocounts past;         /* of connections that have ended; and how many came */
   const char *export;           /* a part of: */
   char device[];                /* with its NUL, and then the export */
 };

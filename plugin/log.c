@@ -2,8 +2,8 @@
  *
  * Where do messages of the core go?
  *
- * To nbdkit's log: with -v only, those for who looks for a fault.  Traces are for those
- * who ask with -D, which sets these variables before the plugin is loaded.
+ * To nbdkit's log: messages for finding faults only with -v, and traces only with
+ * -D, which sets these variables before the plugin is loaded.
  *
  * Locks: none.
  */

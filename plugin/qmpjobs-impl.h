@@ -50,7 +50,7 @@ struct jobs {
   pthread_mutex_t lock;
   pthread_cond_t ended;         /* a thread has */
   struct job *first;            /* the newest one */
-  json_t *events;               /* that nobody has taken; NULL: there was no memory */
+  json_t *events;               /* that no client has taken; NULL: there was no memory */
 };
 
 /* --- qmpjobwork.c; all of it under the lock --- */

@@ -20,8 +20,8 @@
  * A job holds its disk open, as a client does: it stays open when the last client leaves.
  * While it lasts, other commands do not change what the disk consists of (jobs_check_idle).
  *
- * Bounded: MOST_JOBS of them, a thread each, and a few events each that nobody has taken
- * yet.
+ * Bounded: MOST_JOBS of them, a thread each, and a few events each that no client has
+ * taken yet.
  *
  * Locks: `lock' guards what the jobs say of it (qmpjobs-impl.h).  It is not held during I/O.
  */
@@ -73,7 +73,7 @@ free_job (struct job *j)
   free (j);
 }
 
-/* Nobody asks for it any more. */
+/* No client asks for it any more. */
 static void
 dismiss (struct job *j)
 {

@@ -4,7 +4,7 @@
  *
  * Between two pieces of its work it says how far it is, and waits while it is paused or
  * faster than it may be.  It changes the state only between running and ready, and as it
- * pauses.  While it waits, whoever gives it an order does that, so that a command and its
+ * pauses.  While it waits, the thread of a command does that, so that a command and its
  * events belong together.
  *
  * Events wait here until they are sent.

@@ -27,7 +27,7 @@
 #include "plugin/qmpnodes.h"
 
 #define MOST_NODES 64
-/* Of those that nobody removes when they have left, the next ones are removed. */
+/* Of those that no client removes when they have left, the next ones are removed. */
 #define MOST_LEFT 1000
 
 struct qmp_node *
@@ -54,7 +54,7 @@ options_for (const struct disk_options *o, const struct qmp_node *n)
   options.backing_path = options.backing_format = NULL;
   options.data_file = DATA_FILE_FOLLOW;
   options.secret = (struct image_secret) { .passphrase = NULL };
-  /* (Nobody could hold the locks that an export has not.) */
+  /* (An export has no locks to hold.) */
   options.lock = o->lock && !nbduri_is (n->path);
   return options;
 }

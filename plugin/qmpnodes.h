@@ -25,7 +25,7 @@ struct qmp_node {
   enum backing_policy backing;
   unsigned users;               /* nodes above it, jobs, a disk */
   bool served;                  /* it is a node of a disk, which has its image ... */
-  bool left;                    /* ... and was one: nobody has it open */
+  bool left;                    /* ... and was one: it is not open */
 };
 
 /* All of them. */

@@ -17,7 +17,8 @@
  *
  * Locks: `lock' guards `writing' and `next'.  It is not held while counters are read,
  * which may take as long as closing an image, or while they are written.  `news_lock'
- * guards `news' and `ending', and is taken last: whoever has news may hold any lock.
+ * guards `news' and `ending', and is taken last: the caller that has news may hold any
+ * lock.
  */
 
 #include <config.h>
@@ -114,7 +115,7 @@ list_of (json_t *list)
   return list ? list : json_array ();
 }
 
-/* All that programs are told.  Frees the lists of *STATS.  NULL on ENOMEM. */
+/* All that programs get.  Frees the lists of *STATS.  NULL on ENOMEM. */
 static json_t *
 describe (const struct stats_file *f, const struct stats *stats)
 {

@@ -35,7 +35,7 @@
  * table, and then the old one is freed (may_free_old).  A client that keeps an older
  * generation is in the way of that.
  *
- * Nobody else uses these files: the image on top is locked as by a writer when this
+ * No other process uses these files: the image on top is locked as by a writer when this
  * begins, unless it is served, and so is the base until it is at rest.
  *
  * The image on top while clients write it (`follows').  What it contains is copied until
@@ -51,8 +51,8 @@
  *   disk_change                    the next generation has the base as its top
  *   open the gate                  from then on, what clients flush is in the base alone
  *
- * No file says then which one is the disk: whoever asked for it learns that it is done, and
- * a line in the server's log says so before the gate opens.
+ * No file says then which one is the disk: the reply to the command, and a line in the
+ * server's log before the gate opens, tell that it is done.
  *
  * Internal snapshots show the base where they have no data of their own, and would show
  * something else afterwards (QEMU lets that happen).  So layers that are
@@ -193,8 +193,8 @@ refuse_below (const struct commit *c, int err, const char *why)
 }
 
 /* An image that is emptied shows the file that it names, which is not always the one of
- * backing=PATH.  Who reads a file in another format than it has sees the wrong disk; who
- * writes it so destroys it. */
+ * backing=PATH.  A file that is read in a format that it does not have shows the
+ * wrong disk; one that is written so is destroyed. */
 static int
 check_named (const struct commit *c)
 {
@@ -323,7 +323,7 @@ release (void *opaque, struct alloc *alloc)
   shadow_release (c->emptied, alloc);
   if (alloc || data == NULL || !c->options->discard)
     return;
-  /* Nobody needs what is left there; it is no harm if it stays. */
+  /* What is left there is not needed; it is no harm if it stays. */
   report_silence (true);
   storage_discard (data, 0, storage_size (data));
   report_silence (false);
@@ -384,8 +384,8 @@ is_left (const struct commit *c)
   return !layers_is_shared (c->stack, c->what.base);
 }
 
-/* The disk goes on with the base as the file says now.  1: and nobody sees it any more
- * as it was before; then it is closed, if it ENDS.  0: an export does; at last its
+/* The disk goes on with the base as the file says now.  1: and no export shows it any
+ * more as it was before; then it is closed, if it ENDS.  0: an export does; at last its
  * client closes it. */
 static int
 renew (struct commit *c, struct image *fresh, struct base *ends)
@@ -698,7 +698,7 @@ close_from (struct commit *c)
   c->from.cluster_cache = NULL;
 }
 
-/* Brings it to rest, if nobody sees it as it was.  0: somebody does; -1: reported. */
+/* Brings it to rest, if no export shows it as it was.  0: one does; -1: reported. */
 static int
 settle_base (struct commit *c)
 {

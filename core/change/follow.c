@@ -270,7 +270,7 @@ follow_begin_end (struct follow *f)
   return is_remote (f) ? refuse_remote () : 0;
 }
 
-/* Nobody changes the disk any more. */
+/* No client changes the disk any more. */
 int
 follow_rest (struct follow *f)
 {

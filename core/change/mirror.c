@@ -12,8 +12,8 @@
  * A crash.  The old image is whole at each instant, and so is the target from the moment
  * when it came to rest.  Until the gate opens, clients have flushed nothing that is not
  * in the old image; from then on, what they flush is in the target alone.  No file says
- * which one is the disk: whoever asked for the pivot learns that it is done, and a line
- * in the server's log says so before the gate opens.
+ * which one is the disk: the reply to the command, and a line in the server's log before
+ * the gate opens, tell that the pivot is done.
  *
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
@@ -124,8 +124,8 @@ make_top (void *opaque, struct image *present)
   return m->top ? 0 : -1;
 }
 
-/* Clients that write still wait.  Whoever finds the files after a crash can learn from
- * this which one was the disk. */
+/* Clients that write still wait.  After a crash, this shows which of the files was the
+ * disk. */
 static void
 tell_move (void *opaque, struct alloc *alloc)
 {

@@ -9,7 +9,7 @@
  * changes, so this takes as long for a large disk as for a small one.
  *
  * Both images are valid at each instant.  No file says which of them is the disk: like
- * QEMU, the server goes on with the new one, and whoever starts it again has to name that.
+ * QEMU, the server goes on with the new one, and its next start has to name that one.
  * What clients flush after the change is in the new image alone.
  *
  * Refused are images that would not show the same disk, or would show it to others:

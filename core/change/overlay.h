@@ -18,8 +18,8 @@ struct overlay {
 };
 
 /* From now on the disk writes the new image, and what was its image is the backing file,
- * which nobody writes any more.  What the disk shows does not change.  Internal snapshots
- * and bitmaps stay in the backing file.  0: done; whoever opens the disk later has to open
+ * which is not written any more.  What the disk shows does not change.  Internal
+ * snapshots and bitmaps stay in the backing file.  0: done; to use the disk later, open
  * the new image.  -1 (reported): as before; an image that was created is removed. */
 extern int overlay_disk (struct disk *, const struct overlay *);
 

@@ -112,8 +112,8 @@ extern void shadow_get_header (const struct shadow *, struct shadow_header *);
 /* The switch: makes all changes visible, durably.  -1: the image is unchanged, or its
  * health has failed, because it is unknown whether it is. */
 extern int shadow_commit (struct shadow *, const struct shadow_header *);
-/* After that: frees space in the file, if nobody uses the image as it was before; or the
- * allocator, if there is one, gets what is free (see disk_change). */
+/* After that: frees space in the file, if no reader uses the image as it was before; or
+ * the allocator, if there is one, gets what is free (see disk_change). */
 extern void shadow_release (struct shadow *, struct alloc *);
 
 #endif /* QCOW2_SHADOW_H */

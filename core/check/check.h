@@ -28,7 +28,7 @@ struct check_options {
   const char *path;             /* absolute */
   struct chain_options chain;   /* the passphrase in it is not needed */
   const char *report;           /* where to write the JSON report, or NULL */
-  struct check_watch watch;     /* all 0: nobody looks */
+  struct check_watch watch;     /* all 0: none */
 };
 
 struct check;

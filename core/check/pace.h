@@ -2,7 +2,7 @@
  *
  * Tells how far a check is.  See pace.c.
  *
- * All functions allow NULL: nobody wants to know.  One thread uses them.
+ * All functions allow NULL: nothing is reported.  One thread uses them.
  */
 
 #ifndef QCOW2_PACE_H

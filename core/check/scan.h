@@ -24,8 +24,8 @@ struct scan_stats {
 struct scan_options {
   bool full;                    /* also check all data that is stored in the image */
   bool untrusted;               /* allow less work: see scanwork.c */
-  struct pace *pace;            /* told how far the check is, in a stage that was begun;
-                                   NULL: nobody is */
+  struct pace *pace;            /* receives the progress, in a stage that was begun;
+                                   NULL: not reported */
 };
 
 /* Checks all metadata of an image whose header is valid and which nothing changes in the

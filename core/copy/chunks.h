@@ -49,7 +49,7 @@ struct chunks_job {
    * the job calls it every few seconds.  -1: reported; the job fails, since a later sync
    * may succeed although data was lost. */
   int (*make_durable) (void *opaque);
-  /* NULL, or wakes those in work () who wait for one another: unwanted () has become
+  /* NULL, or wakes threads in work () that wait for one another: unwanted () has become
    * true.  Any thread calls it, with the lock of this module. */
   void (*wake) (void *opaque);
 };

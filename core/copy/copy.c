@@ -387,7 +387,7 @@ copy_in_turn (struct copying *g, void *buf, uint64_t start, uint64_t end, uint64
   return 0;
 }
 
-/* For those who wait for their turn. */
+/* For threads that wait for their turn. */
 static void
 wake (void *opaque)
 {

@@ -44,8 +44,8 @@ struct copy {
 extern int copy_all (const struct copy *, const struct chunks_words *words, bool durable,
                      const struct chunks_watch *, uint64_t *copied);
 
-/* For those who go through the disk themselves, with ends that need no order.  Copies the
- * beginning of [*AT, END), until MOST bytes of data are done, through a buffer of
+/* For callers that go through the disk themselves, with ends that need no order.  Copies
+ * the beginning of [*AT, END), until MOST bytes of data are done, through a buffer of
  * copy_scratch bytes.  *AT: everything before it is done.  Adds to *COPIED, also on failure.
  * -1: reported; *READS: the source has failed, and not the target. */
 extern int copy_range (const struct copy *, void *buf, uint64_t *at, uint64_t end,

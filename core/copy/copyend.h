@@ -2,8 +2,8 @@
  *
  * What can be copied from, and to?
  *
- * An end is a disk of some bytes.  Those who copy (copy.c) or compare (difference.c) know
- * nothing else about it.  What it works on stays with the caller.
+ * An end is a disk of some bytes.  The code that copies (copy.c) or compares
+ * (difference.c) knows nothing else about it.  What it works on stays with the caller.
  */
 
 #ifndef QCOW2_COPYEND_H
@@ -41,9 +41,9 @@ struct copy_end {
     struct storage *storage;
     const struct copy_stream *stream;
     const struct copy_part *parts;
-    const void *opaque;         /* for ops of somebody else */
+    const void *opaque;         /* for ops of other modules */
   };
-  uint64_t size;                /* bytes; whoever compares sees zeros behind it */
+  uint64_t size;                /* bytes; a comparison sees zeros behind it */
   uint64_t piece;               /* how much is best written at a time: a power of two, and
                                    whole clusters */
   bool remote;                  /* it waits for a link more than for a processor */

@@ -2,7 +2,7 @@
  *
  * How is a pipe an end of a copy?
  *
- * Its bytes come in order.  Whoever copies takes care of that (in_order); here, a read or
+ * Its bytes come in order.  The copy takes care of that (in_order); here, a read or
  * write simply goes on where the last one ended.
  *
  * Locks: none.

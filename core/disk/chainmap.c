@@ -13,7 +13,7 @@
  *
  * They are told while the tables are read, so their number does not matter.
  *
- * Locks: none; one thread, and nobody changes the image.
+ * Locks: none; one thread, and no client changes the image.
  */
 
 #include <config.h>

@@ -4,8 +4,8 @@
  *
  *   absent -> OPENING   the first client comes; other clients of the image wait
  *   OPENING -> OPEN     the image is available to all
- *   OPENING -> FAILED   the image cannot be opened, also not for those who wait.  (If each
- *                       of them tried anew, a backing chain that leads back to this
+ *   OPENING -> FAILED   the image cannot be opened, also not for clients that wait.  (If
+ *                       each of them tried anew, a backing chain that leads back to this
  *                       server would keep it busy for ever: it is a client of its own.)
  *   OPENING -> GONE     the client that opened the image has left; one that waits tries
  *   OPEN -> CLOSING     the last client has left; new clients of the image wait.  (If
@@ -262,7 +262,7 @@ take_out (struct dir *dir, struct dir_image *image, int why)
 }
 
 /* Waits for another state of IMAGE, which then may have been freed.  Returns -1 (reported)
- * if the image FAILED or nobody waits for it any more.  Called with the lock held. */
+ * if the image FAILED or no client waits for it any more.  Called with the lock held. */
 static int
 await_change (struct dir *dir, struct dir_image *image)
 {

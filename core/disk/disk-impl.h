@@ -86,8 +86,8 @@ struct disk {
   struct epoch *flushes;        /* what runs a whole checkpoint */
   _Atomic (const struct view *) current;        /* of the present generation */
   atomic_bool closed;           /* the gate; changes under lock */
-  unsigned closers;             /* who wants that; under lock */
-  _Atomic (struct dirtyset *) record;   /* what requests change; NULL: nobody asks.
+  unsigned closers;             /* callers that need that; under lock */
+  _Atomic (struct dirtyset *) record;   /* what requests change; NULL: not recorded.
                                            Changes under steps */
   pthread_cond_t opened;        /* it is open, or `now' is another one */
   struct spacewait spacewait;   /* has its own lock */

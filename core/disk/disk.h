@@ -138,7 +138,7 @@ extern bool disk_can_inflate (const char *type);
 /* --- for change/ --- */
 
 /* A change of the whole disk, whether clients use it or not.  First, as a writer, it may
- * write like a client that nobody else disturbs (WRITE); then the image is brought to
+ * write like the only client (WRITE); then the image is brought to
  * rest, and changed in one step of its own (MAKE).  Until that has ended, clients that
  * write wait; those that read do not.  Functions return 0, or -1 (reported). */
 struct disk_change {
@@ -147,8 +147,8 @@ struct disk_change {
   /* Is there something for WRITE to do?  If not, the disk need not become writable.  NULL:
    * yes. */
   bool (*needs_write) (void *opaque, const struct view *);
-  /* The fields of the image agree with the file, and nobody else changes it.  After -1 the
-   * image is unchanged, or its health has failed.  NULL: nothing. */
+  /* The fields of the image agree with the file, and no other thread changes it.  After
+   * -1 the image is unchanged, or its health has failed.  NULL: nothing. */
   int (*make) (void *opaque, struct image *);
   /* After MAKE has succeeded: frees what only the image as it was before used.  Without
    * ALLOC, no request uses that any more.  Otherwise there are clients that write: it gets
@@ -217,7 +217,7 @@ struct disk_inside {
   struct map *map;
 };
 /* All of it belongs to the disk.  Any thread: but the view lasts only as long as a
- * read section, or until somebody changes the disk. */
+ * read section, or until the disk is changed. */
 extern struct disk_inside disk_inside (struct disk *);
 /* The view, which lasts until the end of the block. */
 struct disk_section {

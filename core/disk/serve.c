@@ -156,8 +156,8 @@ leave_change (const struct disk *d, const struct sections *sections)
   epoch_leave (d->epoch, sections->all);
 }
 
-/* In a section: as for the gate, whoever wants a record either finds that this request
- * has seen it, or waits for it. */
+/* In a section: as for the gate, a caller that starts a record either finds that this
+ * request has seen it, or waits for the request. */
 static inline void
 record (const struct disk *d, uint64_t offset, uint64_t end)
 {

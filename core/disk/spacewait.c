@@ -3,9 +3,9 @@
  * What happens to a request for which there is no space?
  *
  * With on-enospc=wait it is tried again, with growing pauses, until there is space or
- * nobody waits for it any more: then it fails with ENOSPC, as it would have done at once.
- * Making the same attempt again is the one test that is right for every cause: a full
- * device, file system or quota, and space that only another request can use.
+ * no client waits for it any more: then it fails with ENOSPC, as it would have done at
+ * once.  Making the same attempt again is the one test that is right for every cause: a
+ * full device, file system or quota, and space that only another request can use.
  *
  * A failed attempt has restored the earlier state (R6), or is a part of the request that
  * need not be done again.  Between attempts a request holds nothing, so all others go on
@@ -75,7 +75,7 @@ end_pause (struct spacewait *s, bool full)
     s->news ();
 }
 
-/* Returns false if nobody waits for the request any more. */
+/* Returns false if no client waits for the request any more. */
 static bool
 wait_a_moment (struct spacewait *s, struct spacewait_request *q)
 {

@@ -15,7 +15,7 @@
  * end.
  *
  * The gate.  A request that changes the disk enters a section (changes), and then looks
- * whether the gate is open.  Whoever closes the gate does that first, and takes a stamp
+ * whether the gate is open.  A change closes the gate first, and takes a stamp
  * then.  So, in the one order of these accesses (epoch.c), either the request finds the
  * gate closed, leaves its section and waits, or its section was entered before the
  * stamp, and is waited for.
@@ -28,15 +28,16 @@
  * Flushes, which may run a whole checkpoint, enter sections of their own (flushes), so
  * that they do not delay the reuse of what they free.
  *
- * Whoever changes the disk waits for those readers; but if clients write, not for one that
+ * A change of the disk waits for those readers; but if clients write, not for one that
  * hangs: then a thread waits for it, and frees the old generation.
  *
  * Locks: `steps' is held for a whole step, also during I/O; only clients that want to
  * write, and those who change the disk, wait for it.  If clients write, it is not held
  * while a change waits for readers: clients come and leave, and another change finds
  * deferred what is not free yet, and waits for that, or is refused.  Without clients that
- * write it is: nothing knows then that this is not free, and a client that wants to write
- * waits until the readers have ended.  `lock' is taken for moments, also within `steps'.
+ * write it is: no data structure then shows that this is not free, and a client that
+ * wants to write waits until the readers have ended.  `lock' is taken for moments, also
+ * within `steps'.
  */
 
 #include <config.h>
@@ -173,7 +174,7 @@ disk_hold (struct disk *d, int (*fn) (void *opaque), void *opaque)
 
 /* --- no request uses the generation before --- */
 
-/* How long whoever changes the disk waits for readers, if clients write; and how many
+/* How long a change waits for readers, if clients write; and how many
  * threads wait for others.  (With more, it waits as long as they take.) */
 #define PATIENCE_MS 1000
 #define MOST_RELEASES 16
@@ -312,7 +313,7 @@ allow_recovery (struct disk *d)
   d->no_space_to_recover = false;
 }
 
-/* May the disk become writable?  If not, the first who asks is told why. */
+/* May the disk become writable?  If not, the first caller gets a message. */
 static bool
 may_write (struct disk *d)
 {

@@ -12,8 +12,8 @@
  *
  *     (none) --> LOADING --> READY     in the table until evicted or forgotten
  *                   |
- *                   +------> FAILED    not in the table; those who waited see
- *                                      the errno, those who come later try again
+ *                   +------> FAILED    not in the table; waiting threads get
+ *                                      the errno, later ones try again
  *
  * A leader that wants a whole cluster decompresses into its own buffer, and nothing is
  * kept: a client that reads whole clusters does not come back for a part.  If other
@@ -22,13 +22,13 @@
  * When the cache is full, a reader of the first half of a cluster that was not wanted
  * lately decompresses only as far as it needs, for itself, and nothing is kept.  Random
  * reads of more than the cache can hold would seldom find a kept cluster again.  `seen'
- * remembers these clusters: the next time they are loaded.  (This does not apply to the
+ * records these clusters: the next time they are loaded.  (This does not apply to the
  * very beginning of a cluster, because reads in order start there.)
  *
  * An entry that is evicted for a new one gives its buffer to it.
  *
  * A cluster can be loaded ahead of its reader.  Then its entry is like that of a reader
- * of a part, and the cluster is kept; but if it fails, those who waited for it try
+ * of a part, and the cluster is kept; but if it fails, threads that waited for it try
  * themselves.  When a reader of the whole cluster has got it, it leaves the table, and
  * its buffer is kept for the next one.  (Else reading in order would go through all of
  * the memory of the cache, and evict everything.)

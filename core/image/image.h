@@ -144,7 +144,7 @@ extern void image_disconnect (struct image *);
 /* Is the external data file a raw disk image? */
 extern bool image_data_is_raw (const struct image *);
 
-/* Adds an owner, who must call image_close. */
+/* Adds an owner, which must call image_close. */
 extern struct image *image_ref (struct image *);
 /* Removes an owner.  After the last one of all generations, closes the files, which drops
  * the locks.  NULL is allowed. */

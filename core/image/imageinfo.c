@@ -271,7 +271,7 @@ describe_format (const struct header *h, const struct facts *f)
   return data;
 }
 
-/* What the host has allocated for the file; nobody knows that of an export. */
+/* What the host has allocated for the file; unknown for an NBD export. */
 static json_t *
 add_actual_size (json_t *info, const struct storage *file)
 {

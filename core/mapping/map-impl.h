@@ -58,7 +58,7 @@ struct map_slice {
   bool busy;                    /* a thread is about to change the form, with no lock
                                    held: only this thread may change or remove it */
   bool evictable : 1;           /* is in the shard's queue: see map_account */
-  bool ahead : 1;               /* was loaded ahead of readers, who have not come yet */
+  bool ahead : 1;               /* was loaded ahead of readers, and not used yet */
   atomic_bool referenced;       /* since the hand last passed */
   /* The fields above are all that a hit needs. */
   struct map_slice *queue_next, *queue_prev;

@@ -94,8 +94,8 @@ bitmap_mask (uint64_t word, uint64_t first, uint64_t last)
   return mask;
 }
 
-/* Are all bits of [first, last] set in memory?  Whoever sees one also sees what was done
- * before it was set. */
+/* Are all bits of [first, last] set in memory?  A thread that sees one also sees what was
+ * done before it was set. */
 extern bool bitmap_has_all (const struct bitmap *, uint64_t first, uint64_t last);
 
 /* --- bitmapstore.c --- */

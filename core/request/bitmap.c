@@ -105,7 +105,7 @@ bitmap_open (struct storage *file, const struct header *h,
   return 0;
 }
 
-/* > 0 for whoever records: nobody changes an empty disk. */
+/* > 0 when changes are recorded: an empty disk cannot change. */
 static size_t
 bytes_of_bits (const struct bitmap *b)
 {

@@ -43,7 +43,7 @@ extern int bitmap_record (struct bitmaps *, uint64_t offset, uint64_t count);
  * regions of 2^BITS bytes, if not more. */
 extern void bitmap_set_regions (struct bitmaps *, unsigned bits);
 /* Call it from time to time: bitmaps that survive a crash say less in the file of regions
- * that nobody changes any more.  If that fails, a later call tries it again (reported,
+ * that is not changed any more.  If that fails, a later call tries it again (reported,
  * unless it was for want of space or memory).
  * Any thread, but not while bitmap_store runs, or may run.  Accepts NULL. */
 extern void bitmap_narrow (struct bitmaps *);

@@ -33,7 +33,7 @@
  * it opens an image to write it, but keeps them when it opens it to read, and begins to
  * write later (the target of a commit).  A bitmap that is simply valid has the rules of the
  * format: QEMU records what it changes, and so do other servers, without a log as well;
- * whoever does not know bitmaps clears their autoclear bit.  QEMU, too, can use the bitmap
+ * a program without bitmaps clears their autoclear bit.  QEMU, too, can use the bitmap
  * after a crash, nothing has to be repaired, and an earlier version can go on.
  *
  * If a table entry says that a cell has no bits, a mark is the entry that says that all of
@@ -93,7 +93,7 @@ struct place {
 };
 
 struct bitmaplog {
-  struct epoch *setters;        /* who may set bits */
+  struct epoch *setters;        /* threads that may set bits */
   unsigned most_bits;           /* of guest bytes; changes only in tests */
   pthread_cond_t turn;
   bool busy;                    /* there is a leader; under lock */
@@ -539,7 +539,7 @@ wake (struct bitmaps *bs, uint64_t offset, uint64_t count)
 
 /* --- requests --- */
 
-/* For those who may set bits: is the region awake?  Then it stays so for a while. */
+/* For threads that may set bits: is the region awake?  Then it stays so for a while. */
 static bool
 use_region (struct bitmap *b, uint64_t region)
 {

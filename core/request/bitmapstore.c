@@ -10,11 +10,11 @@
  * clusters belong to the bitmap, and the next attempt continues from there.
  *
  * Without a log, a cell of the file gets what was recorded in addition to what it has;
- * nothing changes the disk meanwhile, and nobody trusts the bitmap.  With one, memory knows
- * all of it, the cell also gets the marks of regions that are awake, and requests may set
- * bits in these: see bitmaplog.c, which also says why no step is too early.
+ * nothing changes the disk meanwhile, and the bitmap is not trusted.  With one, memory
+ * knows all of it, the cell also gets the marks of regions that are awake, and requests
+ * may set bits in these: see bitmaplog.c, which also says why no step is too early.
  *
- * Locks: the caller is the only one who stores, and who marks regions.
+ * Locks: only the caller stores, and marks regions.
  */
 
 #include <config.h>

@@ -29,7 +29,7 @@
  * compress=all, each is compressed like any other.
  *
  * The cache of decompressed clusters knows clusters by their descriptor, and may know
- * this descriptor from an earlier use of the same bytes.  So it is told to forget the
+ * this descriptor from an earlier use of the same bytes.  So it has to drop the
  * bytes before they are written.  R4 guarantees that no request is left that could bring
  * the old cluster back.
  */

@@ -215,13 +215,13 @@ request_reads_zero (const struct view *v, uint64_t offset, uint64_t len)
 /* A hole of this length is long enough to be told at once. */
 #define LONG_HOLE (UINT64_C (1) << 30)
 
-/* Somebody who asks about extents. */
+/* A caller that asks about extents. */
 struct told {
   const struct extents_query *query;
   struct extent first;          /* if only that one is wanted */
 };
 
-/* The client learns what the next LEN bytes are.  Returns 1 if it need not know more, 0,
+/* Reports what the next LEN bytes are.  Returns 1 if that is enough, 0,
  * or -1.  If it wants one extent, a hole is not told run by run: the client would ask
  * again at once.  Data it transfers first. */
 static int

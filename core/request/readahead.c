@@ -30,7 +30,7 @@
  * A thread enters a read section for each step, from the lookup until the cluster is in
  * the cache, as a request does (R4).  It is in none while it waits for work.  The
  * view of a stream of the active disk is that of its last request.  If the disk has
- * become writable since, the view is out of date for all who come later, and the stream
+ * become writable since, the view is out of date for all later requests, and the stream
  * ends.
  *
  * Nothing is reported, recorded, or waited for: a cluster that cannot be read, or that is

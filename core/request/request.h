@@ -40,7 +40,7 @@ struct extents_query {
  * for the first one. */
 extern int request_extents (const struct view *, uint64_t count, uint64_t offset,
                             const struct extents_query *);
-/* For those who ask for one range: an extent_fn that keeps it in a struct extent. */
+/* For callers that ask for one range: an extent_fn that keeps it in a struct extent. */
 struct extent {
   uint64_t len;
   enum extent_type type;

@@ -11,7 +11,7 @@
  *
  * - Reserve: clusters [bump, bump_end) at the end of the file.  Their counts are
  *   incremented a batch at a time (1 MiB at first, then up to 8 MiB while batches are
- *   used up; less if the host does not have the space, or if nobody would give back what
+ *   used up; less if the host does not have the space, or if nothing would give back what
  *   a crash leaks), and the file is extended.  Those from `fresh' on have never been used
  *   and read as zeros: because they lie past the old end of the file (those before it, if
  *   there are any, were written before a crash and never counted), or because storage of
@@ -267,7 +267,7 @@ has_grown (struct alloc *a)
  * least half of what would fit.  (The plugin cannot ask how much would fit: the end of a
  * device, a full file system, a quota and a limit on file sizes all look the same.)
  *
- * Whether a device has grown is asked when nothing is left: an export is not asked again
+ * The size of a device is asked for when nothing is left: an export is not asked again
  * for a while (nbdfile.c), and a batch that was too large would use that up. */
 static int
 find_space_that_is_left (struct alloc *a, uint64_t most, uint64_t want,
@@ -318,7 +318,7 @@ zero_batch (struct alloc *a, uint64_t first, uint64_t n)
 
   if (a->regular)
     return;
-  /* (A forged table is there; whoever is given the clusters reports it.) */
+  /* (A forged table is there; the allocation of these clusters reports it.) */
   if (!a->discard || overlap_find (a->overlap, offset, bytes) != OVERLAP_NONE ||
       !(has_zeros (a, first, n) || storage_zero_at_once (a->file, offset, bytes) == 1))
     a->fresh = UINT64_MAX;

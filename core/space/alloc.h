@@ -21,8 +21,8 @@
  *     |               data (R3), and then writes the entry (l2write.c)
  *     |   \
  *     |  shared 2..   a snapshot (change/snapedit.c) adds a reference and clears COPIED
- *     |   /           (R7), in one switch (change/shadow.c).  Then nobody writes in
- *     |  /            place: who changes it gets a copy, and frees one reference
+ *     |   /           (R7), in one switch (change/shadow.c).  Then it is not written
+ *     |  /            in place: a change makes a copy, and frees one reference
  *     v v
  *   freed        1    alloc_free_run (allocdefer.c): no entry in memory points to it.
  *     |               It is pending until a checkpoint has made that durable
@@ -39,7 +39,7 @@
  * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
  * the counts: what it takes is published, and what it frees is free, with one switch.  The
  * allocator of the next generation is told of the latter (alloc_hold_freed): they are
- * deferred there, or punched at once if nobody writes.
+ * deferred there, or punched at once if no client writes.
  */
 
 #ifndef QCOW2_ALLOC_H
@@ -75,10 +75,10 @@ struct alloc_stats {
   uint64_t deferred;            /* those that were freed, and cannot be used again yet */
 };
 
-/* Somebody wants to know when the file is used beyond a place.  Atomic, and lasts longer
- * than an allocator. */
+/* A client wants to be told when the file is used beyond a place.  Atomic, and lasts
+ * longer than an allocator. */
 struct alloc_threshold {
-  _Atomic uint64_t bytes;       /* 0: nobody does */
+  _Atomic uint64_t bytes;       /* 0: none is set */
   _Atomic uint64_t reached;     /* beyond BYTES: where the last cluster ended then; else it
                                    is not, or is what an earlier threshold left */
 };
@@ -199,8 +199,8 @@ extern int alloc_give_back (struct alloc *);
 /* The file stays at least as long as it was at alloc_open (or alloc_need_only has said), and
  * keeps all clusters that are in use or waiting. */
 extern int alloc_trim_file (struct alloc *);
-/* After that, somebody else may have written to clusters that are free, and past the end
- * of the file: forgets which of them contain zeros. */
+/* After that, another process may have written to clusters that are free, and past the
+ * end of the file: forgets which of them contain zeros. */
 extern void alloc_doubt_zeros (struct alloc *);
 
 extern void alloc_get_stats (struct alloc *, struct alloc_stats *);

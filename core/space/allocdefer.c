@@ -16,11 +16,12 @@
  * runs at once.
  *
  * When its time has come, the crowd is swept: its range is searched for free clusters that
- * nobody knows, a portion at a time.  Those of a portion are put into held while they are
- * punched, so no other thread finds them, in the crowd or in the scan.  Then they are idle.
- * (Clusters in that range that were free all the time, and not known, get holes as well.)
- * A cluster that joins the crowd meanwhile may lie before the point that the sweep has
- * reached, which therefore goes back there, after the grace period of that cluster.
+ * no set contains, a portion at a time.  Those of a portion are put into held while they
+ * are punched, so no other thread finds them, in the crowd or in the scan.  Then they are
+ * idle.  (Clusters in that range that were free all the time, and not known, get holes as
+ * well.)  A cluster that joins the crowd meanwhile may lie before the point that the
+ * sweep has reached, which therefore goes back there, after the grace period of that
+ * cluster.
  *
  * Locks: the allocator's lock.
  */

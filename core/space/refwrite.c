@@ -314,7 +314,7 @@ refcount_write (struct refcounts *r, struct refcount_moved *moved)
   }
 
   res = write_batch (r, &t, moved);
-  /* If the header could not be written, nobody knows what it says.  Nothing else will be
+  /* If the header could not be written, its contents are unknown.  Nothing else will be
    * written then; but no other place may be taken for free. */
   published_perhaps = res == -1 && !storage_may_try_again (errno);
   KEEP_ERRNO_FOR_BLOCK;

@@ -27,8 +27,8 @@
 #include "storage/dirfile.h"
 
 /* The kernel gives up if something below the directory is renamed while a link leads
- * through "..", so this is tried again; but not forever, since somebody may rename all the
- * time. */
+ * through "..", so this is tried again; but not forever, since another process may rename
+ * all the time. */
 #define TRIES 100
 
 static int

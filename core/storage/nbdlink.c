@@ -20,8 +20,8 @@
  * silent, each leader asks whether its client still waits, and if not, lets another
  * thread lead.  If all clients are gone, the connection is given up earlier.
  *
- * Locks: `lock' guards who waits and who leads.  libnbd has a lock of its own, which it
- * holds while it calls us (finish): that one comes first.
+ * Locks: `lock' guards the list of waiting calls and the leader.  libnbd has a lock of
+ * its own, which it holds while it calls us (finish): that one comes first.
  */
 
 #include <config.h>
@@ -54,7 +54,7 @@
 /* How long the peer may be silent while it has something to acknowledge. */
 #define SILENCE_SECONDS 60
 
-/* How long a silence lasts until those who wait ask whether anybody waits for them. */
+/* After this silence, waiting threads check whether their client still waits. */
 #define SILENCE_MS 1000
 
 /* How long we wait for a server to close a connection that we have ended. */
@@ -182,8 +182,8 @@ when_done (struct nbdlink_call *c)
   return (nbd_completion_callback) { .callback = finish, .user_data = c };
 }
 
-/* Who is to lead: if possible, somebody who is waited for.  NULL: nobody waits.  With the
- * lock held. */
+/* The next leader: if possible, a call with a client that waits.  NULL: no call waits.
+ * With the lock held. */
 static struct nbdlink_call *
 next_leader (const struct nbdlink *l)
 {
@@ -234,7 +234,7 @@ lead (struct nbdlink *l, struct nbdlink_call *c)
   l->led = true;
   while (!c->done && !others_must_lead (l, c)) {
     pthread_mutex_unlock (&l->lock);
-    /* Only now: somebody who may wait longer could have come meanwhile, and must lead. */
+    /* Only now: a call that may wait longer could have come meanwhile, and must lead. */
     if (silent)
       give_up (l, silent_ms);
     poll_once (l, SILENCE_MS);
@@ -256,7 +256,7 @@ wake_leader (struct nbdlink *l)
     pthread_cond_signal (&next_leader (l)->wake);
 }
 
-/* Waits for the answer to C, and takes in those to others if nobody does. */
+/* Waits for the answer to C, and receives those of others if no thread does. */
 static void
 await (struct nbdlink *l, struct nbdlink_call *c)
 {
@@ -665,7 +665,7 @@ say_goodbye (struct nbdlink *l)
   const int64_t deadline = clock_ms () + GOODBYE_MS;
   int64_t left;
 
-  /* What is in flight is only what nobody waits for. */
+  /* Only calls that no client waits for are in flight. */
   if (!l->lib.aio_is_ready (l->nbd) || l->lib.aio_disconnect (l->nbd, 0) == -1)
     return;
   while (!l->lib.aio_is_dead (l->nbd) && !l->lib.aio_is_closed (l->nbd) &&

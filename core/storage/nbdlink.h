@@ -27,7 +27,7 @@ struct nbdlink_call {
   pthread_cond_t wake;          /* it is done, or this thread is to lead */
   struct nbdlink_call *next, **prev;    /* under the link's lock */
   bool done;                    /* likewise */
-  bool alone;                   /* nobody waits for what comes of it; likewise */
+  bool alone;                   /* no client waits for the result; likewise */
   int err;                      /* once it is done */
 };
 

@@ -50,7 +50,7 @@
 /* The same for the one that shows whether the export has grown.  (A server that admits
  * one client may leave the next one without an answer.) */
 #define GROWN_MS 3000
-/* How often those who wait ask whether anybody waits for them. */
+/* How often waiting threads check whether their client still waits. */
 #define ASK_MS 1000
 
 struct slot {
@@ -81,9 +81,9 @@ struct nbdpool {
   struct slot slots[MAX_LINKS];
   unsigned nr_slots;            /* slots that were ever connected */
   unsigned max_slots;
-  int64_t lost_at;              /* clock_ms: since when it is told that the connection is
+  int64_t lost_at;              /* clock_ms: when it was reported that the connection is
                                    lost; 0: it is there */
-  bool gone;                    /* someone has waited for it in vain; likewise */
+  bool gone;                    /* a request has waited for it in vain; likewise */
 };
 
 /* Waits until something has changed (see `settled'), for at most MS.  With the lock held,
@@ -147,8 +147,9 @@ connect_slot (struct nbdpool *p, struct slot *slot, int64_t timeout_ms)
   return r;
 }
 
-/* What is told once is told by whoever finds it out, also if that thread's errors are
- * silenced, because the work is done again.  The caller holds the lock. */
+/* A lost connection is reported once, by the first thread that notices it, even if this
+ * thread's errors are silenced because its work is done again.  The caller holds the
+ * lock. */
 static void
 tell_lost (struct nbdpool *p)
 {
@@ -254,7 +255,7 @@ is_alive (const struct slot *slot, enum nbdpool_kind kind)
 struct patience {
   int64_t deadline;             /* 0: it has not had to wait */
   int64_t pause;                /* before it tries again */
-  bool alone;                   /* nobody waits for it */
+  bool alone;                   /* no client waits for it */
 };
 
 /* The time counts from the loss, not from the request: one that comes later, perhaps
@@ -315,7 +316,7 @@ timeout_beside (const struct nbdpool *p, int64_t ms)
 }
 
 /* How long one attempt to connect may take, with so much time LEFT: if none is, so long
- * that it succeeds if the server is there, provided that somebody waits. */
+ * that it succeeds if the server is there, provided that a client waits. */
 static int64_t
 attempt_ms (const struct nbdpool *p, const struct patience *w, int64_t left)
 {

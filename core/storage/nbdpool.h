@@ -33,7 +33,7 @@ enum nbdpool_kind {
   NBDPOOL_ZERO,                 /* the space stays allocated */
   NBDPOOL_ZERO_FAST,            /* at once, or ENOTSUP; the space may be freed */
   NBDPOOL_PUNCH,
-  NBDPOOL_DISCARD,              /* the same, where nobody needs the zeros */
+  NBDPOOL_DISCARD,              /* the same, where zeros are not needed */
   NBDPOOL_STATUS,               /* which parts read as zeros */
   NBDPOOL_HOLES,                /* which parts are holes */
   NBDPOOL_ZEROS,                /* which parts read as zeros, where zeros are relied on: like a change,

@@ -58,7 +58,7 @@ struct storage_ops {
   void (*parts) (struct storage *, uint64_t offset, uint64_t count,
                  struct storage_parts *);
   /* The same: what does the server call holes?  -1: it does not say; reports nothing.  NULL:
-   * nobody tells it apart. */
+   * no caller tells it apart. */
   int (*holes) (struct storage *, uint64_t offset, uint64_t count,
                 struct storage_parts *);
   /* As storage_find_zeros.  NULL: that is not known. */

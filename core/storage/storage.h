@@ -65,7 +65,7 @@ struct storage_link_options {
   unsigned reconnect_ms;        /* how long requests wait for a lost connection */
   unsigned answer_timeout_ms;   /* how long a server may be silent while requests wait for
                                    it; 0: without limit */
-  /* NULL, or: false if perhaps nobody waits any more for what this thread does (see
+  /* NULL, or: false if perhaps no client waits any more for what this thread does (see
    * disk_options).  A server that is away or silent is given up then, after
    * storage_link_alone_ms. */
   bool (*client_waits) (void);
@@ -79,7 +79,7 @@ struct storage_link_options {
     .connect_timeout_ms = 10000, .reconnect_ms = 30000, .answer_timeout_ms = 180000, \
   }
 
-/* Does anybody wait for what this thread does?  If not, it has been reported. */
+/* Does a client wait for what this thread does?  If not, it has been reported. */
 static inline bool
 storage_link_is_wanted (const struct storage_link_options *o)
 {
@@ -197,7 +197,7 @@ extern bool storage_has_changes (const struct storage *);
 /* Frees the space of the range and makes it read as zeros.  Returns 1 if that was done, 0
  * if the host cannot do it (this is remembered, and is not an error), -1 on error. */
 extern int storage_punch (struct storage *, uint64_t offset, uint64_t count);
-/* Frees the space of a range whose contents nobody needs any more.  Returns 1 if it reads
+/* Frees the space of a range whose contents are no longer needed.  Returns 1 if it reads
  * as zeros from then on, 0 if that is not certain, -1 on error. */
 extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
 /* Makes the range, which must be within the file, read as zeros, without writing them and
@@ -258,14 +258,14 @@ struct storage_holes {
 };
 /* ONE: an answer should describe one part only. */
 extern void storage_holes_begin (struct storage_holes *, bool one);
-/* The same as storage_hole, for those who go through a storage in order, up to END.  If
- * it is remote, they wait for one answer about as much as possible, and KNOWN keeps the
- * rest of it.  As the mapping may change meanwhile, OFFSET has to be a place that always
- * contains the same part of the disk. */
+/* The same as storage_hole, for callers that go through a storage in order, up to END.
+ * If it is remote, they wait for one answer about as much as possible, and KNOWN keeps
+ * the rest of it.  As the mapping may change meanwhile, OFFSET has to be a place that
+ * always contains the same part of the disk. */
 extern bool storage_hole_ahead (struct storage *, struct storage_holes *known,
                                 uint64_t offset, uint64_t end, uint64_t *len);
 
-/* The same for those who want to know what the server calls a hole, whether or not it reads
+/* The same for callers that need what the server calls a hole, whether or not it reads
  * as zeros.  -1 (reported): the server did not say; ENOTSUP: it never does. */
 extern int storage_what_is_hole (struct storage *, struct storage_holes *known,
                                  uint64_t offset, uint64_t end, uint64_t *len,

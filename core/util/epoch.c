@@ -5,7 +5,7 @@
  * There is a 64-bit epoch.  Two counters, one for even and one for odd epochs, count the
  * requests that entered in such an epoch and have not left.  (Each counter is the sum of
  * several slots, each on a cache line of its own: the low bits of a slot.  Its other bits
- * count what epoch_leave_counting was told to count.)
+ * count calls of epoch_leave_counting.)
  *
  * Most slots belong to one thread, which alone changes them: it loads and stores, and only
  * the store of enter has to be ordered before what follows.  Threads for which there is
@@ -22,9 +22,9 @@
  * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
  *
  * (1) All accesses but those that leave are sequentially consistent: there is one order of
- *     all of them.  (To leave is a release: who sees that a section is gone comes after
- *     all that was done with it.)  The epoch never decreases, and 64 bits do not wrap
- *     around.
+ *     all of them.  (To leave is a release: a thread that sees that a section has ended
+ *     comes after all that was done in it.)  The epoch never decreases, and 64 bits do
+ *     not wrap around.
  * (2) A section of epoch e incremented the counter before its second read, which still
  *     found e.  So it is counted before the epoch became e+1.  A thread that moves the
  *     epoch on from e+1 looks at parity e & 1 after it has read e+1.  It finds the slot

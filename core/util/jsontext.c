@@ -8,8 +8,8 @@
  * writes such halves.  So in memory the byte is the character U+10FFNN, for which
  * jsontext_write writes the escape.  The real characters U+10FF80 to U+10FFFF (nobody's:
  * they are for private use) are taken as their four bytes, so that they are not mistaken.
- * Whoever turns the string into bytes again, as Python's os.fsencode does, always gets
- * those of the path.
+ * A program that turns the string into bytes again, as Python's os.fsencode does, always
+ * gets those of the path.
  *
  * jansson's integers are signed.  Larger numbers become the nearest floating-point number,
  * as which many programs read all numbers.

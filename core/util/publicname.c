@@ -8,11 +8,11 @@
  *   rbd:POOL/IMAGE:id=USER:key=KEY
  *   json:{"driver": "https", "url": "https://USER:PASSWORD@HOST/", "cookie": "..."}
  *
- * Messages and reports end in logs that other people read.  A path is told as it is, and
- * so is a name that has no place for a secret.  Of all others only what is known to be
- * harmless is told: the protocol, a host, a path, and the values of some JSON members.
- * What is not understood counts as a secret, because in a malformed URI (a password may
- * contain a slash) nobody knows where the secret ends.
+ * Messages and reports end in logs that other people read.  A path is printed as it is,
+ * and so is a name that has no place for a secret.  Of all others only what is known to
+ * be harmless is printed: the protocol, a host, a path, and the values of some JSON
+ * members.  What is not understood counts as a secret, because in a malformed URI (a
+ * password may contain a slash) the end of the secret is unknown.
  *
  * Locks: none.
  */

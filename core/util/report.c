@@ -6,7 +6,7 @@
  * contain control characters that would move the cursor of a terminal or forge a line of
  * a log.  So they are escaped here, for all callers, and an error is one line.
  *
- * Locks: none; silence, kept errors and what was told belong to a thread.
+ * Locks: none; silence, kept errors and taken messages belong to a thread.
  */
 
 #include <config.h>

@@ -2,7 +2,7 @@
  *
  * How does the core report errors?  See report.c.
  *
- * Report an error once, in the function that knows most about it: operation, file, offset,
+ * Report an error once, in the function that has most context: operation, file, offset,
  * what was found, %m.  Then return -1 with errno set (all functions here preserve errno).
  * Callers only pass it on.
  */
@@ -19,14 +19,14 @@ extern void report_line (enum report_level, const char *text);
 /* Reports an error.  Control characters anywhere in the text are escaped. */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
-/* The same for those who look for a fault: neither silenced nor kept. */
+/* The same for finding faults: neither silenced nor kept. */
 extern void report_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
-/* What can be traced, for those who ask why: the decisions of a part, each a line. */
+/* What can be traced: the decisions of a part, each in a line. */
 enum report_trace { TRACE_CACHE, TRACE_ALLOC, TRACE_CHECKPOINT, TRACE_CHANGE };
 
-/* The front end provides this, too: does anybody want to know them?  (Not asked for a hit
+/* The front end provides this, too: are they wanted?  (Not asked for a hit
  * of the mapping cache.) */
 extern bool report_traces (enum report_trace);
 
@@ -53,7 +53,7 @@ extern void report_last (const char *fmt, ...)
 extern void report_public (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
-/* For an answer to whoever has asked for the work of this thread: what is the first error
+/* For the reply to the command that this thread works on: what is the first error
  * that is reported from report_watch on?  NULL: there was none, or no memory.  The
  * caller frees it. */
 extern void report_watch (void);

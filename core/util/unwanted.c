@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does anybody still want what this thread works on?  See unwanted.h.
+ * Is what this thread works on still wanted?  See unwanted.h.
  *
  * Locks: none; the flag is atomic, and which one it is belongs to the thread.
  */

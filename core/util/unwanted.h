@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does anybody still want what this thread works on?
+ * Is what this thread works on still wanted?
  *
- * Threads that work ahead of requests have no client who could go away.  When they are to
- * end, they must not wait for a remote server that is away.
+ * Threads that work ahead of requests have no client that could disconnect.  When they
+ * are to end, they must not wait for a remote server that does not answer.
  */
 
 #ifndef QCOW2_UNWANTED_H
