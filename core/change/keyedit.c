@@ -20,7 +20,7 @@
  * Deriving a key from a passphrase takes seconds on purpose.  So it is done before the
  * change, while clients use the disk: which slots a passphrase opens, and the key
  * material of a new one, which is tested in memory.  The change then only writes, after
- * it has found the header as it was.
+ * it has found the header as it was, and reads the material back before it becomes active.
  *
  * A crash can leave the key material of a slot that is no longer in use: such slots still
  * have their salt.  The next time that anything is erased, they are overwritten, too.
@@ -225,6 +225,23 @@ prepare_slot (const struct keys *k, const void *key, const struct keyedit *e,
     : test_slot (k, c, e->add);
 }
 
+/* Does the file have the new slot's key material? */
+static int
+check_written (const struct keys *k, const struct keychange *c)
+{
+  CLEANUP_FREE uint8_t *material = memory_get (c->bytes);
+
+  if (material == NULL ||
+      storage_read (k->file, material, c->bytes, k->offset + c->at) == -1)
+    return -1;
+  if (memcmp (material, c->material, c->bytes) == 0)
+    return 0;
+  report_error ("%s: the new passphrase does not open the key slot that was written",
+                k->path);
+  errno = EIO;
+  return -1;
+}
+
 static int
 add (const struct keys *k, const struct keychange *c)
 {
@@ -233,7 +250,7 @@ add (const struct keys *k, const struct keychange *c)
   inactive.active = put32 (LUKS_SLOT_INACTIVE);
   if (storage_write (k->file, c->material, c->bytes, k->offset + c->at) == -1 ||
       write_entry (k, c->slot, &inactive) == -1 || storage_sync (k->file) == -1 ||
-      write_active (k, c->slot, LUKS_SLOT_ACTIVE) == -1)
+      check_written (k, c) == -1 || write_active (k, c->slot, LUKS_SLOT_ACTIVE) == -1)
     return -1;
   report_debug ("%s: LUKS: the passphrase was added in key slot %u", k->path, c->slot);
   return 0;
