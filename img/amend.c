@@ -12,12 +12,18 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <sys/random.h>
+
+#include <openssl/evp.h>
+
 #include "util/jsontext.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/luks.h"
 #include "change/amend.h"
@@ -269,22 +275,43 @@ describe (const struct keyedit *k, const char *id)
   return jsontext_object ({ "driver", jsontext_string ("qcow2") }, { "encrypt", luks });
 }
 
+/* Gives the server the passphrase, as bytes: JSON has only text. */
+static int
+give_secret (struct live *l, const char *id, const char *text)
+{
+  const size_t len = strlen (text), size = len / 3 * 4 + 5;
+  char *encoded = memory_get (size);
+  int r = -1;
+
+  if (encoded == NULL)
+    return -1;
+  EVP_EncodeBlock ((unsigned char *) encoded, (const unsigned char *) text, len);
+  r = live_do (l, "object-add", jsontext_object (
+    { "qom-type", jsontext_string ("secret") }, { "id", jsontext_string (id) },
+    { "data", jsontext_string (encoded) }, { "format", jsontext_string ("base64") }));
+  explicit_bzero (encoded, size);
+  free (encoded);
+  return r;
+}
+
 static int
 change_keys_live (const struct arguments *a, struct live *l, const struct keyedit *k)
 {
   const char *text = k->add ? k->add : k->erase;
+  uint64_t number = 0;
   json_t *options;
   char id[64];
   int r;
 
-  snprintf (id, sizeof id, "%s.%ld", PROGRAM, (long) getpid ());
-  options = describe (k, id);
-  if (text && live_do (l, "object-add", jsontext_object (
-        { "qom-type", jsontext_string ("secret") }, { "id", jsontext_string (id) },
-        { "data", jsontext_string (text) })) == -1) {
-    json_decref (options);
+  /* (Of a program that was killed, the secret is still there, perhaps with the same PID.) */
+  if (getrandom (&number, sizeof number, 0) == -1) {
+    report_error ("getrandom: %m");
     return -1;
   }
+  snprintf (id, sizeof id, "%s.%016" PRIx64, PROGRAM, number);
+  if (text && give_secret (l, id, text) == -1)
+    return -1;
+  options = describe (k, id);
   r = live_job (l, a, LIVE_AMEND, jsontext_object (
     { "node-name", json_incref (json_object_get (live_inserted (l), "node-name")) },
     { "options", options }, { "force", json_boolean (k->force) }));

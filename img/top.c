@@ -209,7 +209,10 @@ print_job (const json_t *job)
 
   printf ("job ");
   jsontext_put (text_of (job, "id"), stdout);
-  printf (": %s, %s", text_of (job, "type"), text_of (job, "status"));
+  fputs (": ", stdout);
+  jsontext_put (text_of (job, "type"), stdout);
+  fputs (", ", stdout);
+  jsontext_put (text_of (job, "status"), stdout);
   if (total > 0)
     printf (", %.0f%%", 100 * number_of (job, "current-progress") / total);
   putchar ('\n');

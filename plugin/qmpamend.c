@@ -4,8 +4,8 @@
  *
  * x-blockdev-amend starts a job.  Its thread derives keys, which takes seconds; then the
  * key slots change in one short step (keyedit.c).  As QEMU does, the command answers first
- * whatever its options say, and what is wrong with them is told as the job's failure, in
- * QEMU's words.
+ * whatever its options say, and what is wrong with them is told as the job's failure: in
+ * QEMU's words, but for what keyedit.c finds.
  *
  * Locks: see qmpjobs.c.
  */
@@ -49,6 +49,9 @@ static const struct qmparg of_luks[] = {
   { "secret", QMPARG_STRING, true },
   { .key = NULL }
 };
+
+/* For testing a passphrase: nothing stops that once it has begun. */
+#define MOST_MS 60000
 
 struct work {
   bool changes;                 /* the options name something to change */
@@ -153,7 +156,7 @@ read_luks (const struct job_command *c, const json_t *luks, struct work *w)
       (unlocks && find_secret (c, unlocks, e) == NULL) ||
       (id && (text = find_secret (c, id, e)) == NULL))
     return -1;
-  if (ms && (json_integer_value (ms) < 1 || json_integer_value (ms) > UINT32_MAX))
+  if (ms && (json_integer_value (ms) < 1 || json_integer_value (ms) > MOST_MS))
     return qmp_refuse (e, "iter-time is out of range");
   if (adds && text[0] == '\0')
     return qmp_refuse (e, "The passphrase must not be empty");

@@ -11,8 +11,11 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <sys/stat.h>
 
 #include "util/cleanup.h"
 #include "util/passphrase.h"
@@ -83,6 +86,18 @@ check (const json_t *arguments, struct qmp_error *e)
   return qmpargs_check (of_secret, arguments, "", e);
 }
 
+/* The thread that runs commands does not wait for what comes out of a pipe. */
+static int
+check_file (const char *name, struct qmp_error *e)
+{
+  struct stat s;
+
+  if (stat (name, &s) == -1)
+    return qmp_refuse (e, "Unable to read %s: %s", name, strerror (errno));
+  return S_ISREG (s.st_mode) ? 0
+    : qmp_refuse (e, "Unable to read %s: not a regular file", name);
+}
+
 /* NULL: refused. */
 static char *
 read_secret (const json_t *arguments, struct qmp_error *e)
@@ -101,7 +116,7 @@ read_secret (const json_t *arguments, struct qmp_error *e)
     qmp_refuse (e, "'file' and 'data' are mutually exclusive");
   else if (data == NULL && file == NULL)
     qmp_refuse (e, "Either 'file' or 'data' must be provided");
-  else {
+  else if (file == NULL || check_file (file, e) == 0) {
     report_watch ();
     text = passphrase_read ("secret", data, file, base64);
     qmp_refuse_unless (text, e);

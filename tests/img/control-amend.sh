@@ -20,10 +20,11 @@ opens ()
 amend ()
 {
   "$IMG" --control "$socket" amend --object secret,id=new,data=second \
-    --object secret,id=old,data=first "$@" node0
+    --object secret,id=old,data=first --object secret,id=bytes,file=bytes "$@" node0
 }
 
 cd "$tmp"
+printf 'caf\xe9' > bytes           # no UTF-8
 for d in ours theirs; do
   qemu-img create -q -f qcow2 --object secret,id=s,data=first -o encrypt.format=luks \
     -o encrypt.key-secret=s,encrypt.iter-time=10 $d/a.qcow2 1M
@@ -65,8 +66,12 @@ from qmp import Client
 assert Client(sys.argv[1]).get("query-jobs") == []
 PY
 done
+socket="$sockdir/o.qmp"
+amend -o encrypt.state=active,encrypt.new-secret=bytes,encrypt.iter-time=10
 stop_nbdkit
 end_storage_daemon
+start_nbdkit passphrase=+bytes ours/a.qcow2
+stop_nbdkit
 for d in ours theirs; do
   opens second $d/a.qcow2
   ! opens first $d/a.qcow2 || fail "$d: the old passphrase opens it"

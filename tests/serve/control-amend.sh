@@ -31,12 +31,13 @@ start_storage_daemon --object secret,id=s,data=first \
   --blockdev qcow2,node-name=node0,file.driver=file,file.filename="$tmp/theirs/a.qcow2",encrypt.format=luks,encrypt.key-secret=s
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
+import os
 import sys
 from qmp import Both, Writers
 
 sockdir, tmp, uri = sys.argv[1:]
 both = Both(sockdir, tmp)
-ask, ok = both.ask, both.get
+ask, ok, ours = both.ask, both.get, both.ours
 
 def add(**d):
     return ask("object-add", **{k.replace("qom_", "qom-"): v for k, v in d.items()})
@@ -61,6 +62,9 @@ add(qom_type="secret", id="x", data="a", format="rot13")
 add(qom_type="secret", id="x", data="a", colour="red")
 add(qom_type="secret", id="x", data=1)
 class_of("object-add", **{"qom-type": "secret", "id": "x", "file": "/nonexistent"})
+os.mkfifo(tmp + "/fifo")
+ours.refuses("not a regular file", "object-add", **{"qom-type": "secret", "id": "x",
+                                                    "file": tmp + "/fifo"})
 class_of("object-add", **{"qom-type": "secret", "id": "x", "data": "!", "format": "base64"})
 class_of("object-add", **{"qom-type": "secret", "id": "x", "data": "a", "keyid": "y"})
 secret("x", "a")
