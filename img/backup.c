@@ -57,6 +57,8 @@
 #define BLOCK 4096
 /* Of new images, in bytes. */
 #define CLUSTER 65536
+/* Of a bitmap, if clusters are not larger. */
+#define GRANULARITY 65536
 #define MOST_DISKS 1000
 #define NAME 64                 /* of an instant: "backup-ID-RANDOM" */
 
@@ -118,6 +120,8 @@ text_of (const json_t *object, const char *key)
 
 /* --- what is in the image --- */
 
+static const char no_bitmap[] = "the image does not have the bitmap of the newest backup";
+
 static bool
 is_ours (const struct backup *b, const json_t *thing)
 {
@@ -171,7 +175,7 @@ judge (const struct backup *b)
   const json_t *base = n > 0 ? find_bitmap (b, newest.bitmap) : NULL;
 
   return n == 0 ? "it is the first backup"
-    : base == NULL ? "the image does not have the bitmap of the newest backup"
+    : base == NULL ? no_bitmap
     : is_flag (base, "inconsistent")
     ? "the bitmap is inconsistent: the server has ended unexpectedly"
     : b->disk->size < newest.size ? "the disk has become smaller"
@@ -254,6 +258,14 @@ tidy (struct backup *b)
 
 /* --- 2, the instant --- */
 
+/* A piece is a cluster at least: a write into one that a smaller disk had lost makes all of
+ * it data again, with zeros that nobody has written.  0: as usual. */
+static unsigned
+choose_granularity (const struct backup *b)
+{
+  return b->disk->cluster_size > GRANULARITY ? __builtin_ctzll (b->disk->cluster_size) : 0;
+}
+
 static int
 name_instant (struct backup *b, const char *date)
 {
@@ -285,7 +297,9 @@ take_instant (struct backup *all, unsigned n)
     struct backup *const b = &all[i];
 
     r = name_instant (b, date);
-    lists[i][0] = (struct bitmapedit) { .what = BITMAP_ADD, .name = b->instant };
+    lists[i][0] = (struct bitmapedit) {
+      .what = BITMAP_ADD, .name = b->instant, .granularity_bits = choose_granularity (b),
+    };
     lists[i][1] = (struct bitmapedit) { .what = BITMAP_DISABLE, .name = b->base };
     edits[i] = (struct backupdisk_edit) { b->instant, lists[i], b->why_full ? 1 : 2 };
     b->taken = true;
@@ -567,7 +581,11 @@ prune_all (struct backup *all, unsigned n, uint64_t keep)
     return 0;
   progress_begin (all[0].a, wants_json (all[0].a));
   for (unsigned i = 0; r == 0 && i < n; i++)
-    r = prune (all[i].a, all[i].repository, keep);
+    if (all[i].why_full == no_bitmap)
+      report_error ("%s: --keep: nothing was removed, because this may be another disk than "
+                    "that of the older backups", all[i].disk->name);
+    else
+      r = prune (all[i].a, all[i].repository, keep);
   progress_end (r == 0);
   return r;
 }

@@ -168,6 +168,7 @@ look_live (struct backupdisk *d)
     return -1;
   image = json_object_get (inserted, "image");
   d->size = json_integer_value (json_object_get (image, "virtual-size"));
+  d->cluster_size = json_integer_value (json_object_get (image, "cluster-size"));
   d->encrypted = json_is_true (json_object_get (inserted, "encrypted"));
   d->bitmaps = json_incref (json_object_get (inserted, "dirty-bitmaps"));
   d->snapshots = json_incref (json_object_get (image, "snapshots"));
@@ -182,6 +183,7 @@ look_at_rest (struct backupdisk *d)
   const struct snapshots *snapshots = &view->image->snapshots;
 
   d->size = view->size;
+  d->cluster_size = view->image->header.cluster_size;
   d->encrypted = view->image->header.crypt_method != QCOW2_CRYPT_NONE;
   d->bitmaps = json_array ();
   d->snapshots = json_array ();

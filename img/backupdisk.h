@@ -22,6 +22,7 @@ struct backupdisk {
   const char *name;             /* how QMP calls it, or the file as the user calls it */
   /* backupdisk_look: */
   uint64_t size;                /* bytes */
+  uint64_t cluster_size;        /* bytes */
   bool encrypted;
   json_t *bitmaps;              /* as dirty-bitmaps of QMP: name, recording, inconsistent */
   json_t *snapshots;            /* name */

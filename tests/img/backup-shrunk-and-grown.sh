@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# A disk that became smaller and larger again between two backups, and was written to there:
+# the incremental backup shows what the disk does, not what it has lost.  Clusters of all
+# sizes.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+
+for cluster in 512 4k 64k 128k 2M; do
+  for smaller in 8M 6M 2M; do
+    rm -rf d.qcow2 repo
+    qemu-img create -q -f qcow2 -o cluster_size=$cluster d.qcow2 16M
+    qemu-io -f qcow2 -c 'write -P 0xaa 0 16M' d.qcow2
+    img backup -q d.qcow2 repo
+    img resize -q --shrink d.qcow2 $smaller
+    img resize -q d.qcow2 16M
+    qemu-io -f qcow2 -c 'write -P 0xbb 9M 4k' -c 'write -P 0xbc 600k 512' d.qcow2
+    img backup d.qcow2 repo > said
+    grep incremental said
+    rm -f o.raw
+    img restore -q repo o.raw
+    qemu-img compare -f qcow2 -F raw d.qcow2 o.raw || fail "$cluster $smaller"
+    rm -f o.raw
+  done
+done
