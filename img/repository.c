@@ -118,9 +118,10 @@ static bool
 is_generation (const char *file, bool *raw)
 {
   const size_t digits = file ? strspn (file, "0123456789") : 0;
+  const bool named = digits == 6 || (digits > 6 && file[0] != '0');
 
-  *raw = digits && strcmp (file + digits, ".raw") == 0;
-  return digits && (*raw || strcmp (file + digits, ".qcow2") == 0);
+  *raw = named && strcmp (file + digits, ".raw") == 0;
+  return named && (*raw || strcmp (file + digits, ".qcow2") == 0);
 }
 
 unsigned
@@ -460,6 +461,18 @@ each_file (const struct repository *r, int (*fn) (const struct repository *, con
   return result;
 }
 
+/* (That of a backup which was cut off has the next number.) */
+static int
+check_number (const struct repository *r, const char *name)
+{
+  if (strtoull (name, NULL, 10) <= repository_next (r))
+    return 0;
+  report_error ("%s: there is %s, but " MANIFEST " does not know so many backups: is it an old "
+                "one?", r->path, name);
+  errno = EEXIST;
+  return -1;
+}
+
 static int
 sweep_file (const struct repository *r, const char *name)
 {
@@ -479,7 +492,7 @@ sweep_file (const struct repository *r, const char *name)
 int
 repository_sweep (const struct repository *r)
 {
-  return each_file (r, sweep_file);
+  return each_file (r, check_number) == -1 ? -1 : each_file (r, sweep_file);
 }
 
 static int

@@ -132,3 +132,21 @@ img_refused '000012.qcow2: the file of generation 12 lies over another file' res
   restored.raw
 rm backups/000012.qcow2
 img_refused '000012.qcow2: .*No such file' restore backups restored.raw
+
+# Files that are no generations stay, and so do those that an older manifest does not know.
+qemu-img create -q -f qcow2 s.qcow2 1M
+img backup -q s.qcow2 stays
+cp s.qcow2 stays/1.qcow2
+cp s.qcow2 stays/2026.raw
+cp stays/manifest.json old
+img backup -q s.qcow2 stays
+img backup -q s.qcow2 stays
+ls stays/1.qcow2 stays/2026.raw
+cp old stays/manifest.json
+cp -r stays before
+status=0
+img backup s.qcow2 stays 2> said || status=$?
+cat said
+[ "$status" = 1 ]
+grep 'is it an old one' said
+diff -r stays before
