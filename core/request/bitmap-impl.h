@@ -81,19 +81,6 @@ bitmap_words (const struct bitmap *b)
   return div_up (b->e->bits, 64);
 }
 
-/* Those bits of a word that are in [first, last]; at least one is. */
-static inline uint64_t
-bitmap_mask (uint64_t word, uint64_t first, uint64_t last)
-{
-  uint64_t mask = UINT64_MAX;
-
-  if (word == first / 64)
-    mask &= UINT64_MAX << first % 64;
-  if (word == last / 64)
-    mask &= UINT64_MAX >> (63 - last % 64);
-  return mask;
-}
-
 /* Are all bits of [first, last] set in memory?  A thread that sees one also sees what was
  * done before it was set. */
 extern bool bitmap_has_all (const struct bitmap *, uint64_t first, uint64_t last);

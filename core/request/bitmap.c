@@ -251,7 +251,7 @@ static void
 set_bits (struct bitmap *b, unsigned cell_bits, uint64_t first, uint64_t last)
 {
   for (uint64_t word = first / 64; word <= last / 64; word++) {
-    const uint64_t mask = bitmap_mask (word, first, last);
+    const uint64_t mask = word_mask (word, first, last);
 
     if ((atomic_load_explicit (&b->bits[word],
                                memory_order_acquire) & mask) == mask)

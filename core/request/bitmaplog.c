@@ -258,7 +258,7 @@ load_cell (struct bitmaps *bs, struct bitmap *b, uint64_t i)
   if (!ones && storage_read (bs->file, buf, n * sizeof *buf, b->table[i]) == -1)
     return -1;
   for (uint64_t w = 0; w < n; w++) {
-    const uint64_t value = ones ? bitmap_mask (first + w, i * per_cell, last)
+    const uint64_t value = ones ? word_mask (first + w, i * per_cell, last)
       : le64toh (buf[w]);
 
     if (value)
@@ -567,7 +567,7 @@ static void
 set_bits (struct bitmap *b, uint64_t first, uint64_t last)
 {
   for (uint64_t word = first / 64; word <= last / 64; word++) {
-    const uint64_t mask = bitmap_mask (word, first, last);
+    const uint64_t mask = word_mask (word, first, last);
 
     if ((atomic_load_explicit (&b->bits[word], memory_order_relaxed) & mask) != mask)
       atomic_fetch_or (&b->bits[word], mask);

@@ -57,7 +57,7 @@ bitmap_has_all (const struct bitmap *b, uint64_t first, uint64_t last)
 {
   for (uint64_t word = first / 64; word <= last / 64; word++)
     if (~atomic_load_explicit (&b->bits[word], memory_order_acquire) &
-        bitmap_mask (word, first, last))
+        word_mask (word, first, last))
       return false;
   return true;
 }
@@ -83,7 +83,7 @@ bitmapstore_compose (const struct bitmap *b, uint64_t first, uint64_t n, uint64_
   for (at = begin; at < end; at = next) {
     next = min64 (((at >> b->region_bits) + 1) << b->region_bits, end);
     for (w = at / 64; is_marked (b, at >> b->region_bits) && w <= (next - 1) / 64; w++)
-      words[w - first] |= bitmap_mask (w, at, next - 1);
+      words[w - first] |= word_mask (w, at, next - 1);
   }
   for (w = 0; w < n; w++)
     words[w] = htole64 (words[w]);

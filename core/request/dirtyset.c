@@ -55,19 +55,6 @@ dirtyset_mark (struct dirtyset *s, uint64_t word, uint64_t value)
     s->words[word] |= value;
 }
 
-/* The bits FIRST to LAST that are in this word. */
-static uint64_t
-mask_of (uint64_t word, uint64_t first, uint64_t last)
-{
-  uint64_t mask = UINT64_MAX;
-
-  if (word == first / 64)
-    mask &= UINT64_MAX << first % 64;
-  if (word == last / 64)
-    mask &= UINT64_MAX >> (63 - last % 64);
-  return mask;
-}
-
 /* Bits that are already set are not written again, so that writers of the same piece do
  * not compete for the cache line.  (Such a bit is taken together with what is written
  * now, or before it: see dirtyset_take.) */
@@ -81,7 +68,7 @@ dirtyset_record (struct dirtyset *s, uint64_t offset, uint64_t count)
     return;
   last = min64 ((offset + count - 1) >> s->granularity_bits, s->bits - 1);
   for (uint64_t word = first / 64; word <= last / 64; word++) {
-    mask = mask_of (word, first, last);
+    mask = word_mask (word, first, last);
     if ((__atomic_load_n (&s->words[word], __ATOMIC_SEQ_CST) & mask) != mask)
       __atomic_fetch_or (&s->words[word], mask, __ATOMIC_SEQ_CST);
   }
@@ -102,7 +89,7 @@ dirtyset_unmark (struct dirtyset *s, uint64_t offset, uint64_t count)
   const uint64_t last = (offset + count - 1) >> s->granularity_bits;
 
   for (uint64_t word = first / 64; word <= last / 64; word++)
-    s->words[word] &= ~mask_of (word, first, last);
+    s->words[word] &= ~word_mask (word, first, last);
 }
 
 uint64_t

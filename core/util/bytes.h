@@ -105,6 +105,19 @@ max64 (uint64_t a, uint64_t b)
   return a > b ? a : b;
 }
 
+/* Bits FIRST to LAST of an array of words: those that are in this word; at least one is. */
+static inline uint64_t
+word_mask (uint64_t word, uint64_t first, uint64_t last)
+{
+  uint64_t mask = UINT64_MAX;
+
+  if (word == first / 64)
+    mask &= UINT64_MAX << first % 64;
+  if (word == last / 64)
+    mask &= UINT64_MAX >> (63 - last % 64);
+  return mask;
+}
+
 /* Are these LEN bytes (1 or more) all zeros? */
 static inline bool
 bytes_are_zero (const void *bytes, uint64_t len)
