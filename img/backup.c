@@ -110,14 +110,6 @@ no_memory (const struct backup *b)
   return -1;
 }
 
-static const char *
-text_of (const json_t *object, const char *key)
-{
-  const char *text = json_string_value (json_object_get (object, key));
-
-  return text ? text : "";
-}
-
 /* --- what is in the image --- */
 
 static const char no_bitmap[] = "the image does not have the bitmap of the newest backup";
@@ -127,7 +119,7 @@ is_ours (const struct backup *b, const json_t *thing)
 {
   const char *prefix = repository_prefix (b->repository);
 
-  return strncmp (text_of (thing, "name"), prefix, strlen (prefix)) == 0;
+  return strncmp (jsontext_text (thing, "name"), prefix, strlen (prefix)) == 0;
 }
 
 static bool
@@ -143,7 +135,7 @@ find_bitmap (const struct backup *b, const char *name)
   size_t i;
 
   json_array_foreach (b->disk->bitmaps, i, bitmap)
-    if (strcmp (text_of (bitmap, "name"), name) == 0)
+    if (strcmp (jsontext_text (bitmap, "name"), name) == 0)
       return bitmap;
   return NULL;
 }
@@ -206,12 +198,12 @@ plan_tidy (const struct backup *b, struct edits *e)
 
   json_array_foreach (b->disk->bitmaps, i, bitmap)
     if (merges && bitmap != base && is_ours (b, bitmap) && is_flag (bitmap, "recording"))
-      add_edit (e, BITMAP_MERGE, b->base, text_of (bitmap, "name"));
+      add_edit (e, BITMAP_MERGE, b->base, jsontext_text (bitmap, "name"));
   if (merges)
     add_edit (e, BITMAP_ENABLE, b->base, NULL);
   json_array_foreach (b->disk->bitmaps, i, bitmap)
     if (bitmap != base && is_ours (b, bitmap))
-      add_edit (e, BITMAP_REMOVE, text_of (bitmap, "name"), NULL);
+      add_edit (e, BITMAP_REMOVE, jsontext_text (bitmap, "name"), NULL);
 }
 
 static int
@@ -222,7 +214,7 @@ drop_snapshots (const struct backup *b)
 
   json_array_foreach (b->disk->snapshots, i, snapshot)
     if (is_ours (b, snapshot) &&
-        backupdisk_drop_snapshot (b->disk, text_of (snapshot, "name")) == -1)
+        backupdisk_drop_snapshot (b->disk, jsontext_text (snapshot, "name")) == -1)
       return -1;
   return 0;
 }

@@ -169,25 +169,17 @@ hear (struct live *l, int ms, json_t **message)
 
 /* --- events of our job --- */
 
-static const char *
-text_of (const json_t *object, const char *key)
-{
-  const char *text = json_string_value (json_object_get (object, key));
-
-  return text ? text : "";
-}
-
 static void
 note_event (struct live *l, const json_t *message)
 {
-  const char *event = text_of (message, "event");
+  const char *event = jsontext_text (message, "event");
   const json_t *data = json_object_get (message, "data");
-  const char *why = text_of (data, "error");
+  const char *why = jsontext_text (data, "error");
 
-  if (l->plain && strcmp (text_of (data, "id"), l->job) == 0 &&
-      strcmp (text_of (data, "status"), "concluded") == 0)
+  if (l->plain && strcmp (jsontext_text (data, "id"), l->job) == 0 &&
+      strcmp (jsontext_text (data, "status"), "concluded") == 0)
     l->ended = true;
-  if (l->job[0] == '\0' || strcmp (text_of (data, "device"), l->job) != 0)
+  if (l->job[0] == '\0' || strcmp (jsontext_text (data, "device"), l->job) != 0)
     return;
   if (strcmp (event, "BLOCK_JOB_READY") == 0)
     l->ready = true;
@@ -206,7 +198,7 @@ note_event (struct live *l, const json_t *message)
 static int
 refused (const struct live *l, const json_t *error)
 {
-  CLEANUP_FREE char *why = jsontext_bytes (text_of (error, "desc"));
+  CLEANUP_FREE char *why = jsontext_bytes (jsontext_text (error, "desc"));
 
   report_error ("%s: %s", l->socket, why && *why ? why : "the server refuses the command");
   errno = EINVAL;
@@ -268,8 +260,8 @@ dismiss (struct live *l)
   if (live_ask (l, "query-jobs", json_object (), &jobs) == -1)
     return -1;
   json_array_foreach (jobs, i, job)
-    if (strcmp (text_of (job, "id"), l->job) == 0 && json_object_get (job, "error"))
-      l->why = jsontext_bytes (text_of (job, "error"));
+    if (strcmp (jsontext_text (job, "id"), l->job) == 0 && json_object_get (job, "error"))
+      l->why = jsontext_bytes (jsontext_text (job, "error"));
   json_decref (jobs);
   return do_to_job (l, "job-dismiss");
 }
@@ -285,7 +277,7 @@ show_progress (struct live *l, bool *stopped)
   if (live_ask (l, "query-jobs", json_object (), &jobs) == -1)
     return -1;
   json_array_foreach (jobs, i, job)
-    if (strcmp (text_of (job, "id"), l->job) == 0) {
+    if (strcmp (jsontext_text (job, "id"), l->job) == 0) {
       there = true;
       wanted = progress_step (NULL,
         json_integer_value (json_object_get (job, "current-progress")),
@@ -358,7 +350,7 @@ end_orphans (struct live *l)
   if (r == -1)
     return -1;
   json_array_foreach (jobs, i, job) {
-    const char *id = text_of (job, "id");
+    const char *id = jsontext_text (job, "id");
 
     const long pid = strncmp (id, PROGRAM ".", len) == 0 ? atol (id + len) : 0;
 
@@ -366,8 +358,8 @@ end_orphans (struct live *l)
     if (pid <= 0 || strcmp (id, ours) != 0 || kill (pid, 0) == 0 || errno != ESRCH)
       continue;
     strcpy (l->job, ours);
-    l->plain = strcmp (text_of (job, "type"), AMEND) == 0;
-    l->ended = strcmp (text_of (job, "status"), "concluded") == 0;
+    l->plain = strcmp (jsontext_text (job, "type"), AMEND) == 0;
+    l->ended = strcmp (jsontext_text (job, "status"), "concluded") == 0;
     for (r = l->ended ? 0 : do_to_job (l, "job-cancel"); r == 0 && !l->ended;
          json_decref (message)) {
       r = hear (l, -1, &message);
@@ -435,7 +427,7 @@ is_exported (const struct live *l, const char *node)
   size_t i;
 
   json_array_foreach (l->exports, i, export)
-    if (strcmp (text_of (export, "node-name"), node) == 0)
+    if (strcmp (jsontext_text (export, "node-name"), node) == 0)
       return true;
   return l->exports == NULL;
 }
@@ -450,11 +442,11 @@ find_disk (struct live *l, const char *name, bool by_file)
 
   json_array_foreach (l->disks, i, disk) {
     const json_t *in = json_object_get (disk, "inserted"), *inserted = in ? in : disk;
-    const char *node = text_of (inserted, "node-name");
-    const char *device = in ? text_of (disk, "device") : node;
+    const char *node = jsontext_text (inserted, "node-name");
+    const char *device = in ? jsontext_text (disk, "device") : node;
 
     if (!is_exported (l, node) ||
-        (by_file ? !same_file (name, text_of (inserted, "file"))
+        (by_file ? !same_file (name, jsontext_text (inserted, "file"))
          : strcmp (device, name) != 0 && strcmp (node, name) != 0))
       continue;
     l->inserted = inserted;
@@ -518,10 +510,10 @@ live_image (const struct live *l)
 static bool
 is_below (const json_t *upper, const char *name, const char *directory)
 {
-  const char *file = text_of (json_object_get (upper, "backing-image"), "filename");
+  const char *file = jsontext_text (json_object_get (upper, "backing-image"), "filename");
   CLEANUP_FREE char *path = text_new ("%s%s", name[0] == '/' ? "" : directory, name);
 
-  return strcmp (text_of (upper, "backing-filename"), name) == 0 ||
+  return strcmp (jsontext_text (upper, "backing-filename"), name) == 0 ||
     strcmp (file, name) == 0 || (path && same_file (path, file));
 }
 
@@ -529,7 +521,7 @@ const json_t *
 live_below (const struct live *l, const char *name)
 {
   const json_t *top = live_image (l), *upper = top, *below;
-  CLEANUP_FREE char *directory = jsontext_bytes (text_of (top, "filename"));
+  CLEANUP_FREE char *directory = jsontext_bytes (jsontext_text (top, "filename"));
   char *slash = directory ? strrchr (directory, '/') : NULL;
 
   if (slash)

@@ -32,11 +32,9 @@
 #include "img/print.h"
 #include "img/values.h"
 
-static const char *const kinds[] = {
-  "read", "write", "trim", "zero", "flush", "cache", "extents",
-};
-#define NR_KINDS (sizeof kinds / sizeof kinds[0])
 enum { READ, WRITE };
+/* Columns for it. */
+#define STATE 10
 
 struct counts {
   uint64_t operations, errors, ns, running, clients;
@@ -65,31 +63,24 @@ number_of (const json_t *object, const char *key)
   return json_integer_value (json_object_get (object, key));
 }
 
-static const char *
-text_of (const json_t *object, const char *key)
-{
-  const char *text = json_string_value (json_object_get (object, key));
-
-  return text ? text : "";
-}
-
 static struct counts
 count (const json_t *image)
 {
   struct counts c = { .operations = 0 };
-  const json_t *export, *kind;
+  const char *name;
+  json_t *export, *kind;
   size_t i;
 
   json_array_foreach (json_object_get (image, "exports"), i, export) {
     c.clients += number_of (export, "clients");
-    for (size_t k = 0; k < NR_KINDS; k++) {
-      kind = json_object_get (export, kinds[k]);
+    c.bytes[READ] += number_of (json_object_get (export, "read"), "bytes");
+    c.bytes[WRITE] += number_of (json_object_get (export, "write"), "bytes");
+    /* Of each kind of request; what is no object counts nothing. */
+    json_object_foreach (export, name, kind) {
       c.operations += number_of (kind, "operations");
       c.errors += number_of (kind, "errors");
       c.ns += number_of (kind, "ns");
       c.running += number_of (kind, "running");
-      if (k <= WRITE)
-        c.bytes[k] += number_of (kind, "bytes");
     }
   }
   return c;
@@ -104,7 +95,7 @@ count_before (const struct look *before, const char *name)
 
   json_array_foreach (before->devices, i, device) {
     image = json_object_get (device, "x-statistics");
-    if (strcmp (text_of (image, "image"), name) == 0)
+    if (strcmp (jsontext_text (image, "image"), name) == 0)
       return count (image);
   }
   return (struct counts) { .operations = 0 };
@@ -120,7 +111,7 @@ since (uint64_t now, uint64_t before)
 static void
 compute (struct row *r, const struct look *before, double seconds)
 {
-  const struct counts old = count_before (before, text_of (r->image, "image"));
+  const struct counts old = count_before (before, jsontext_text (r->image, "image"));
   uint64_t ended;
 
   r->now = count (r->image);
@@ -137,7 +128,7 @@ busiest_first (const void *a, const void *b)
   const struct row *p = a, *q = b;
 
   return p->operations != q->operations ? (p->operations < q->operations ? 1 : -1)
-    : strcmp (text_of (p->image, "image"), text_of (q->image, "image"));
+    : strcmp (jsontext_text (p->image, "image"), jsontext_text (q->image, "image"));
 }
 
 /* --- JSON --- */
@@ -188,13 +179,15 @@ static void
 print_row (const struct row *r)
 {
   char read[READABLE], write[READABLE];
-  const char *const reason = text_of (r->image, "reason");
+  const char *const reason = jsontext_text (r->image, "reason");
+  const char *const state = jsontext_text (r->image, "state");
 
-  printf ("%9.0f %9s/s %9s/s %10.3f %5" PRIu64 " %7" PRIu64 " %7" PRIu64 "  %-9s ",
+  printf ("%9.0f %9s/s %9s/s %10.3f %5" PRIu64 " %7" PRIu64 " %7" PRIu64 "  ",
           r->operations, readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
-          r->latency * 1000, r->now.running, r->now.clients, r->now.errors,
-          text_of (r->image, "state"));
-  jsontext_put (text_of (r->image, "image"), stdout);
+          r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
+  jsontext_put (state, stdout);
+  printf ("%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+  jsontext_put (jsontext_text (r->image, "image"), stdout);
   if (*reason) {
     fputs (": ", stdout);
     jsontext_put (reason, stdout);
@@ -208,11 +201,11 @@ print_job (const json_t *job)
   const double total = number_of (job, "total-progress");
 
   printf ("job ");
-  jsontext_put (text_of (job, "id"), stdout);
+  jsontext_put (jsontext_text (job, "id"), stdout);
   fputs (": ", stdout);
-  jsontext_put (text_of (job, "type"), stdout);
+  jsontext_put (jsontext_text (job, "type"), stdout);
   fputs (", ", stdout);
-  jsontext_put (text_of (job, "status"), stdout);
+  jsontext_put (jsontext_text (job, "status"), stdout);
   if (total > 0)
     printf (", %.0f%%", 100 * number_of (job, "current-progress") / total);
   putchar ('\n');

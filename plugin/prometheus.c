@@ -19,6 +19,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "util/jsontext.h"
+#include "plugin/iostats.h"
 #include "plugin/prometheus.h"
 
 #define PREFIX "nbdkit_qcow2_"
@@ -82,11 +84,6 @@ static const struct metric of_export[] = {
   GAUGE ("clients", "Clients of the export.", "clients"),
   COUNTER ("clients", "Clients that have come.", "ever"),
 };
-
-static const char *const kinds[] = {
-  "read", "write", "trim", "zero", "flush", "cache", "extents",
-};
-#define NR_KINDS (sizeof kinds / sizeof kinds[0])
 
 static const struct metric of_kind[] = {
   COUNTER ("operations", "Requests that ended well.", "operations"),
@@ -167,14 +164,6 @@ put_metric (const struct metric *m, const json_t *object, const struct subject *
 
 /* --- families --- */
 
-static const char *
-text_of (const json_t *object, const char *key)
-{
-  const char *text = json_string_value (json_object_get (object, key));
-
-  return text ? text : "";
-}
-
 typedef void (*kind_fn) (const void *opaque, const json_t *kind, const struct subject *);
 
 static void
@@ -188,14 +177,14 @@ each_export (const json_t *document, const struct subject *server, kind_fn fn,
     json_array_foreach (json_object_get (image, "exports"), e, export) {
       struct subject s = *server;
 
-      s.image = text_of (image, "image");
-      s.export = text_of (export, "export");
+      s.image = jsontext_text (image, "image");
+      s.export = jsontext_text (export, "export");
 
       if (!by_kind)
         fn (opaque, export, &s);
-      for (size_t k = 0; by_kind && k < NR_KINDS; k++) {
-        s.kind = kinds[k];
-        fn (opaque, json_object_get (export, kinds[k]), &s);
+      for (size_t k = 0; by_kind && k < IOSTATS_KINDS; k++) {
+        s.kind = iostats_words[k];
+        fn (opaque, json_object_get (export, iostats_words[k]), &s);
       }
     }
 }
@@ -244,17 +233,17 @@ put_states (const json_t *document, const struct subject *server)
   s.key = "state";
   json_array_foreach (json_object_get (document, "images"), i, image)
     for (size_t n = 0; n < sizeof states / sizeof states[0]; n++) {
-      s.image = text_of (image, "image");
+      s.image = jsontext_text (image, "image");
       s.value = states[n];
       begin_line (&s, "image_state");
-      put_value (s.fp, strcmp (s.value, text_of (image, "state")) == 0, AS_IT_IS);
+      put_value (s.fp, strcmp (s.value, jsontext_text (image, "state")) == 0, AS_IT_IS);
     }
   begin_family (s.fp, "image_reason_info", "gauge", "Why that is not ok.");
   s.key = "reason";
   json_array_foreach (json_object_get (document, "images"), i, image)
     if (json_is_string (json_object_get (image, "reason"))) {
-      s.image = text_of (image, "image");
-      s.value = text_of (image, "reason");
+      s.image = jsontext_text (image, "image");
+      s.value = jsontext_text (image, "reason");
       begin_line (&s, "image_reason_info");
       put_value (s.fp, 1, AS_IT_IS);
     }
@@ -288,7 +277,7 @@ prometheus_write (const json_t *document, const char *server, FILE *fp)
   EACH (m, of_image) {
     begin_metric (fp, m);
     json_array_foreach (json_object_get (document, "images"), i, image) {
-      one.image = text_of (image, "image");
+      one.image = jsontext_text (image, "image");
       put_metric (m, image, &one);
     }
   }

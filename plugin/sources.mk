@@ -8,6 +8,8 @@ door_sources = \
 	%reldir%/createparams.h \
 	%reldir%/editparams.c \
 	%reldir%/editparams.h \
+	%reldir%/iostats.c \
+	%reldir%/iostats.h \
 	%reldir%/paramhint.c \
 	%reldir%/paramhint.h \
 	%reldir%/paramrules.c \
@@ -38,8 +40,6 @@ callback_sources = \
 	%reldir%/control.h \
 	%reldir%/ending.c \
 	%reldir%/ending.h \
-	%reldir%/iostats.c \
-	%reldir%/iostats.h \
 	%reldir%/ownsockets.c \
 	%reldir%/ownsockets.h \
 	%reldir%/plugin.c \

@@ -198,6 +198,14 @@ jsontext_read (const char *text, size_t len)
   return copy ? json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, NULL) : NULL;
 }
 
+const char *
+jsontext_text (const json_t *object, const char *key)
+{
+  const char *text = json_string_value (json_object_get (object, key));
+
+  return text ? text : "";
+}
+
 char *
 jsontext_bytes (const char *s)
 {

@@ -46,6 +46,8 @@ extern int jsontext_print (json_t *document, unsigned indent, FILE *fp);
 /* The document that jsontext_write has written, or another one in JSON.  NULL: it is none, or
  * there was no memory; not reported. */
 extern json_t *jsontext_read (const char *text, size_t len);
+/* A member that is a string, as it is in the document; "" if there is none. */
+extern const char *jsontext_text (const json_t *object, const char *key);
 /* The bytes of a string of a document.  The caller frees them.  NULL on ENOMEM. */
 extern char *jsontext_bytes (const char *string);
 

@@ -77,3 +77,32 @@ finally:
 PY
 if "$IMG" top 2> "$tmp/said"; then fail "top without a server"; fi
 grep -q 'top requires --control SOCKET' "$tmp/said"
+
+# A server may be anybody's: what it says does not control the terminal.
+"$python" - "$sockdir/fake.qmp" <<'PY' &
+import json, socket, sys
+
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen()
+c = s.accept()[0].makefile("rw")
+odd = "\x1b]0;x\x07"
+answers = {
+    "qmp_capabilities": {},
+    "query-blockstats": [{"x-statistics": {"image": odd, "state": odd, "reason": odd,
+                                           "exports": []}}],
+    "query-jobs": [{"id": odd, "type": odd, "status": odd}],
+}
+def say(what):
+    c.write(json.dumps(what) + "\n")
+    c.flush()
+say({"QMP": {"version": {}, "capabilities": []}})
+for line in c:
+    say({"return": answers.get(json.loads(line)["execute"], [])})
+PY
+helper_pids+=($!)
+await test -S "$sockdir/fake.qmp"
+"$IMG" --control "$sockdir/fake.qmp" top -d 1 > "$tmp/said"
+cat -v "$tmp/said"
+[ "$(grep -c ']0;x' "$tmp/said")" = 2 ]
+if grep -q $'\e' "$tmp/said"; then fail "an escape sequence"; fi
