@@ -28,6 +28,7 @@
 #include "storage/nbduri.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
+#include "request/bitmap.h"
 #include "change/edit.h"
 #include "change/resize.h"
 #include "change/snapedit.h"
@@ -231,8 +232,14 @@ zero_before (void *opaque, const struct view *v)
   const struct change *c = opaque;
   struct resize_options ro;
 
-  return plan (c, v, &ro) == -1 ? -1
-    : ro.size > v->size ? zero_tail (c, v) : 0;
+  if (plan (c, v, &ro) == -1)
+    return -1;
+  if (ro.size <= v->size)
+    return 0;
+  /* The rest of the piece in which the disk ended shows zeros from now on, whatever it
+   * showed before the disk became smaller. */
+  return v->size > 0 && bitmap_record (v->w->bitmaps, v->size - 1, 1) == -1 ? -1
+    : zero_tail (c, v);
 }
 
 /* For programs that grow the disk later and do not zero it.  If this fails, nothing is

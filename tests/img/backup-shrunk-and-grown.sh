@@ -3,13 +3,13 @@
 #
 # A disk that became smaller and larger again between two backups, and was written to there:
 # the incremental backup shows what the disk does, not what it has lost.  Clusters of all
-# sizes.
+# sizes, and ends within a cluster.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
 
 for cluster in 512 4k 64k 128k 2M; do
-  for smaller in 8M 6M 2M; do
+  for smaller in 8M 5M 544k 545k; do
     rm -rf d.qcow2 repo
     qemu-img create -q -f qcow2 -o cluster_size=$cluster d.qcow2 16M
     qemu-io -f qcow2 -c 'write -P 0xaa 0 16M' d.qcow2

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # resize= gives persistent bitmaps the length of the disk as qemu-img resize does: added
-# space is not marked as changed, even if bits past the old end were set; the other bits
-# are kept.  Enabled and disabled bitmaps remain usable.
+# space is not marked as changed, even if bits past the old end were set, but for the piece
+# in which the disk ended, if that is within a cluster; the other bits are kept.  Enabled and disabled bitmaps remain usable.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -30,11 +30,24 @@ print([b["flags"] for b in data["bitmaps"] if b["name"] == sys.argv[1]])' "$1"
 # both SIZE: we and QEMU.
 both ()
 {
+  local before
+  before="$(virtual_size "$img")"
+
   cp --sparse=always "$img" "$qemus"
+  # QEMU does not zero the end of a cluster in which the disk ended.
+  if [ $((before % cluster_bytes)) != 0 ] && [ "$(bytes_of "$1")" -gt "$before" ]; then
+    qemu-io -f qcow2 -c "write -q $((before - 512)) 512" "$qemus"
+  fi
   "$NBDKIT" -U - "$PLUGIN" "$img" resize="$1" shrink=true --run true
   qemu-img resize -q --shrink -f qcow2 "$qemus" "$1"
   check_clean "$img"
   same_bitmaps
+}
+
+# bytes_of SIZE
+bytes_of ()
+{
+  numfmt --from=iec "${1^^}"
 }
 
 same_bitmaps ()
@@ -60,6 +73,7 @@ for row in "${sample[@]}"; do
     options+=(-b base -F raw)
   fi
   qemu-img create -q -f qcow2 "${options[@]}" "$img" "$size"
+  cluster_bytes="$(bytes_of "$cluster")"
   names="fine still coarse none"
   qemu-img bitmap --add -g 512 "$img" fine
   qemu-img bitmap --add -g 512 "$img" still
