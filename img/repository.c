@@ -45,6 +45,8 @@
 #include "util/text.h"
 #include "storage/nbduri.h"
 #include "storage/newfile.h"
+#include "check/check.h"
+#include "check/checkreport.h"
 #include "img/imagefile.h"
 #include "img/info.h"
 #include "img/repository.h"
@@ -619,6 +621,26 @@ lies_over (const struct repository *r, unsigned i, const char *backing)
     : strcmp (backing, said) == 0 || (merged && strcmp (backing, merged) == 0);
 }
 
+/* Is its metadata what it was?  (Of one that was cut off, the tables point past its end.) */
+static int
+check_metadata (const struct repository *r, const struct repository_generation *g,
+                const struct imagefile *f)
+{
+  struct check_options options = {
+    .mode = CHECK_QUICK, .path = f->options.path, .chain = disk_chain_options (&f->options),
+  };
+  const struct check_result *result;
+  struct check *c;
+  bool well;
+
+  if (check_run (&options, &c) == -1)
+    return -1;
+  result = check_get_result (c);
+  well = result->layers[0]->parsed && result->layers[0]->corruptions == 0;
+  check_free (c);
+  return well ? 0 : wrong (r, g, "is damaged: see what check says of it");
+}
+
 static int
 check_file (const struct repository *r, unsigned i)
 {
@@ -638,7 +660,7 @@ check_file (const struct repository *r, unsigned i)
   else if (!lies_over (r, i, backing))
     wrong (r, &g, "lies over another file than the manifest says");
   else
-    result = 0;
+    result = g.raw ? 0 : check_metadata (r, &g, f);
   json_decref (info);
   imagefile_free (f);
   return result;

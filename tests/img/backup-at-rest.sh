@@ -125,6 +125,14 @@ for i in '../x' '000007.raw/x' '.lock'; do
   sed "s|\"000007.raw\"|\"$i\"|" backups/manifest.json > empty/manifest.json
   img_refused 'the name of a file is wrong' restore empty restored.raw
 done
+# A file that was cut off.
+cp -r backups cut
+qemu-io -f qcow2 -c 'write -q -P 7 0 1M' a.qcow2
+img backup -q a.qcow2 cut
+newest="$(ls cut/*.qcow2 | tail -n 1)"
+truncate -s 300k "$newest"
+img_refused 'is damaged: see what check says' restore cut restored.raw
+rm -r cut
 # A file that was changed.
 img backup -q a.qcow2 backups
 qemu-img rebase -u -f qcow2 -b other.qcow2 -F qcow2 backups/000012.qcow2
@@ -150,3 +158,14 @@ cat said
 [ "$status" = 1 ]
 grep 'is it an old one' said
 diff -r stays before
+
+# The image of another disk: what there is of the first one stays, whatever --keep says.
+img backup -q s.qcow2 mixed
+qemu-img create -q -f qcow2 other.qcow2 1M
+img backup --keep 1 other.qcow2 mixed > said 2>&1
+cat said
+grep 'does not have the bitmap of the newest backup' said
+grep 'keep: nothing was removed' said
+[ "$(img restore --list mixed | wc -l)" = 3 ]
+img backup -q --keep 1 other.qcow2 mixed
+[ "$(img restore --list mixed | wc -l)" = 2 ]
