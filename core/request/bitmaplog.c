@@ -221,11 +221,12 @@ make_regions (struct bitmaps *bs, struct bitmap *b)
   const unsigned most = bs->log->most_bits;
   const unsigned bits = most > g + LEAST_BITS ? most - g : LEAST_BITS;
 
-  if (b->regions)
-    return 0;
-  b->region_bits = min64 (bits, bs->h->cluster_bits + 3);
-  b->regions = sparse_new (count_regions (b));
-  b->awake = calloc (b->e->table_entries, sizeof *b->awake);
+  if (b->regions == NULL) {
+    b->region_bits = min64 (bits, bs->h->cluster_bits + 3);
+    b->regions = sparse_new (count_regions (b));
+  }
+  if (b->awake == NULL)
+    b->awake = calloc (b->e->table_entries, sizeof *b->awake);
   if (b->regions && b->awake)
     return 0;
   report_error ("calloc: %m");

@@ -163,7 +163,8 @@ give_clusters (struct bitmaps *bs, struct bitmap *b, uint64_t at, uint64_t n)
     return n;
   if (alloc_reserve (bs->alloc, wanted, &run) == -1)
     return 0;
-  for (i = at; run.clusters > 0; i++)
+  /* (With a log, requests set bits meanwhile: a cell that is full now lacks none.) */
+  for (i = at; i < at + n && run.clusters > 0; i++)
     if (lacks_cluster (bs, b, i)) {
       /* Added one by one, because undo_allocate removes them one by one. */
       if (overlap_add (bs->overlap, run.host, cs, OVERLAP_BITMAP) == -1) {
@@ -176,6 +177,8 @@ give_clusters (struct bitmaps *bs, struct bitmap *b, uint64_t at, uint64_t n)
       run.host += cs;
       run.clusters--;
     }
+  if (run.clusters > 0)
+    alloc_abort (bs->alloc, &run);
   return i - at;
 }
 
