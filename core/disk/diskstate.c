@@ -29,15 +29,16 @@ disk_get_state (struct disk *d, struct disk_state *s)
 
   *s = (struct disk_state) {
     .size = g->image->header.size,
-    .cluster_size = UINT64_C (1) << g->image->header.cluster_bits,
+    .cluster_size = g->image->header.cluster_size,
   };
   count_bitmaps (g->bitmaps, s);
   if (health_why (g->image->health, &corrupt, s->why))
     s->health = corrupt ? DISK_CORRUPT : DISK_FAILED;
   else if ((readonly = disk_why_readonly (d)) != NULL) {
-    s->health = g->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT ? DISK_CORRUPT
-      : DISK_READONLY;
-    snprintf (s->why, sizeof s->why, "%s", readonly);
+    corrupt = g->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT;
+    s->health = corrupt ? DISK_CORRUPT : DISK_READONLY;
+    snprintf (s->why, sizeof s->why, "%s", corrupt ? "the image is marked corrupt"
+              : readonly);
   }
   generation_drop (g);
 }
