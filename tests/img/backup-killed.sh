@@ -57,8 +57,8 @@ for call in calls.split():
                                   "inject=%s:signal=KILL:when=%d" % (call, n)] +
                                  command + ["backups"])
         made = len(backups.models)
-        newest = backups.note(model)
-        assert status == -9 or status == 137 or len(backups.models) == made + 1, status
+        backups.note(model)
+        assert status in (-9, 137) or (status == 0 and len(backups.models) == made + 1), status
         if status == 0:
             break
         killed += 1

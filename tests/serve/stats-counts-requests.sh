@@ -14,17 +14,10 @@ PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$sock" "$tmp/stats.json" <<
 import json
 import sys
 import nbd
-from qmp import Client
+from qmp import Client, connect
 
 path, sock, file = sys.argv[1:]
 control = Client(path)
-
-def connect(export):
-    h = nbd.NBD()
-    h.set_export_name(export)
-    h.add_meta_context("base:allocation")
-    h.connect_unix(sock)
-    return h
 
 def image():
     device, = control.get("query-blockstats")
@@ -33,7 +26,7 @@ def image():
 def exports():
     return {e["export"]: e for e in image()["exports"]}
 
-h, g, snapshot = connect(""), connect(""), connect("s")
+h, g, snapshot = connect(sock), connect(sock), connect(sock, "s")
 h.pwrite(b"x" * 65536, 0)
 h.pwrite(b"x" * 1000, 1 << 20)
 g.pread(512, 0)
@@ -70,12 +63,11 @@ assert image()["state"] == "ok" and image()["reason"] is None
 assert image()["flush"]["checkpoints"] >= 1 and image()["flush"]["checkpoint_ns"] > 0
 
 # The same in the file, when that is up to date.
-now = image()
 while True:
     with open(file) as f:
         document = json.load(f)
     one, = document["images"]
-    if one == now:
+    if one == image():
         break
 assert len(one["exports"][0]["read"]["times"]) == len(document["bounds_ns"]) + 1
 h.shutdown()
