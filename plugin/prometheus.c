@@ -156,10 +156,10 @@ put_metric (const struct metric *m, const json_t *object, const struct subject *
 
   if (m->path[1])
     value = json_object_get (value, m->path[1]);
-  if (!json_is_number (value))
+  if (!json_is_integer (value))
     return;
   begin_line (s, m->name);
-  put_value (s->fp, json_number_value (value), m->scale);
+  put_value (s->fp, json_integer_value (value), m->scale);
 }
 
 /* --- families --- */

@@ -2,8 +2,8 @@
  *
  * What has the server done?
  *
- * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE,
- * JSON: see reportfile.c).
+ * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE, in
+ * JSON or for Prometheus: see reportfile.c).
  *
  * The file is written when the server starts, when a client leaves, and at the end; while
  * clients are served, a thread writes it each second if a counter has changed, and at

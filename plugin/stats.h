@@ -47,7 +47,7 @@ extern void stats_close (struct stats_file *);
 /* Has the thread write the file at once.  Any thread, with any locks. */
 extern void stats_news (struct stats_file *);
 
-/* Writes the counters as JSON, and replaces the file atomically.  Older counters never
+/* Writes the counters, and replaces the file atomically.  Older counters never
  * replace newer ones.  On return the file is written, or another thread is about to call
  * GET and write it.  Returns 0, or -1 (reported).  Any thread. */
 extern int stats_write (struct stats_file *);

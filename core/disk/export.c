@@ -130,8 +130,8 @@ is_present (struct disk *d, const struct generation *g)
   return d->now == g;
 }
 
-/* The same, of a generation that is the present one after it holds it, and after *PIN was
- * taken: so what the generation names in the file stays as long as that is held. */
+/* The same, of a generation that is the present one after it holds it, and after *SECTION
+ * was entered: so what the generation names in the file stays until that is left. */
 static struct export *
 find (struct disk *d, const char *name, struct epoch_section *section)
 {

@@ -310,10 +310,8 @@ bitmap_store (struct bitmaps *bs)
   /* The contents of the file are now right.  The next change starts a new record, even if
    * the rest fails halfway. */
   bs->recording = false;
-  for (size_t i = 0; i < bs->dir.n; i++) {
-    bs->list[i].table_changed = false;
+  for (size_t i = 0; i < bs->dir.n; i++)
     free_bits (&bs->list[i]);
-  }
   if (bs->log == NULL && set_in_use (bs, false) == -1)
     return -1;
   bs->unsettled = false;

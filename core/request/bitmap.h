@@ -50,8 +50,8 @@ extern void bitmap_narrow (struct bitmaps *);
 
 /* Call it while no request changes the disk: writes what was recorded to the file, and
  * makes the bitmaps valid again.  Accepts NULL.  Returns 0, or -1 (reported): the bitmaps
- * are still marked as in use, nothing that was recorded is lost, and the caller may try
- * again. */
+ * are still marked as in use, unless they are durable; nothing that was recorded is lost,
+ * and the caller may try again. */
 extern int bitmap_store (struct bitmaps *);
 
 /* Has something been recorded since it last succeeded?  Accepts NULL. */
