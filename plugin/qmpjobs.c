@@ -637,6 +637,14 @@ jobs_order (struct jobs *jobs, const char *id, const struct job_order *o,
   return 0;
 }
 
+/* An error is seen no earlier than the status that follows from it. */
+static json_t *
+add_error (json_t *one, const struct job *j)
+{
+  return j->err && IN (j->status) & (IN (ABORTING) | IN (CONCLUDED))
+    ? jsontext_add (one, { "error", jsontext_string (job_why (j)) }) : one;
+}
+
 static json_t *
 describe (const struct job *j)
 {
@@ -647,7 +655,7 @@ describe (const struct job *j)
     { "current-progress", jsontext_number (j->offset) },
     { "total-progress", jsontext_number (j->len) });
 
-  return j->err ? jsontext_add (one, { "error", jsontext_string (job_why (j)) }) : one;
+  return add_error (one, j);
 }
 
 static json_t *
@@ -668,7 +676,7 @@ describe_block (const struct job *j)
     { "auto-finalize", json_boolean (j->settings.auto_finalize) },
     { "auto-dismiss", json_boolean (j->settings.auto_dismiss) });
 
-  return j->err ? jsontext_add (one, { "error", jsontext_string (job_why (j)) }) : one;
+  return add_error (one, j);
 }
 
 json_t *
