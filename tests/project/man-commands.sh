@@ -86,15 +86,6 @@ before ()
   esac
 }
 
-before_command ()
-{
-  case "$1: $2" in
-    "Incremental backups: nbdkit-qcow2-img create"*)
-      # Something to back up.
-      change_disk ;;
-  esac
-}
-
 serving ()
 {
   case "$1" in
@@ -170,12 +161,6 @@ after ()
       check_clean $copy
       same disk.qcow2 full.raw && fail "nothing has changed"
       qemu-img compare -f qcow2 -F qcow2 disk.qcow2 $copy ;;
-    "Incremental backups")
-      for i in disk monday; do check_clean "$i.qcow2"; done
-      qemu-img compare -f qcow2 -F qcow2 disk.qcow2 monday.qcow2
-      same disk.qcow2 full.raw && fail "nothing has changed"
-      [ "$(allocated_kib monday.qcow2)" -lt 4096 ]
-      [ "$(qemu-img info -f qcow2 disk.qcow2 | grep -c 'name: \(sunday\|monday\)')" = 2 ] ;;
     "COMPRESSED IMAGES")
       for i in new small large; do
         same "$i.qcow2" then.raw
@@ -228,7 +213,6 @@ judge ()
 {
   case "$1" in
     before) before "$2" ;;
-    command) before_command "$2" "$3" ;;
     serving) serving "$2" ;;
     after) after "$2" ;;
   esac
