@@ -42,27 +42,18 @@ no_memory (const struct backupdisk *d)
 
 /* --- the exports of a server --- */
 
-/* The path of a URI begins here. */
-static size_t
-path_of (const char *uri)
-{
-  const char *colon = strstr (uri, "://");
-  const size_t authority = colon ? (size_t) (colon - uri) + 3 : strlen (uri);
-
-  return authority + strcspn (uri + authority, "/?");
-}
-
-/* The URI of this export of the server at URI.  NULL on ENOMEM. */
+/* The URI of this EXPORT of the disk that is called DISK there.  NULL: reported. */
 static char *
-uri_of (const char *uri, const char *export)
+uri_of (const struct backupdisk *d, const char *uri, const char *disk, const char *export)
 {
-  CLEANUP_FREE char *other = nbduri_make (NULL, NULL, "/", export);
-  const char *path = other ? other + path_of (other) : NULL;
-  const size_t at = path_of (uri);
+  CLEANUP_FREE char *name = text_new ("%s%s%s", disk, *disk && *export ? "/" : "", export);
+  char *other = name ? nbduri_with_export (uri, name) : NULL;
 
-  return path == NULL ? NULL
-    : text_new ("%.*s%.*s%s", (int) at, uri, (int) strcspn (path, "?"), path,
-                uri + at + strcspn (uri + at, "?"));
+  if (other == NULL && name && errno == EINVAL)
+    report_error ("%s: '%s' is not a valid NBD URI", d->name, uri);
+  else if (other == NULL)
+    no_memory (d);
+  return other;
 }
 
 /* Its EXPORT. */
@@ -70,13 +61,11 @@ static int
 connect_to (struct backupdisk *d, const char *export, struct imagefile **f,
             struct storage **s)
 {
-  CLEANUP_FREE char *name = text_new ("%s%s%s", d->prefix, *d->prefix && *export ? "/" : "",
-                                      export);
-  CLEANUP_FREE char *uri = name ? uri_of (d->nbd, name) : NULL;
+  CLEANUP_FREE char *uri = uri_of (d, d->nbd, d->prefix, export);
   struct storage_options options = { .link = NULL };
 
   if (uri == NULL)
-    return no_memory (d);
+    return -1;
   *f = imagefile_new (d->a, uri, "raw", NULL);
   if (*f == NULL)
     return -1;
@@ -92,7 +81,7 @@ find_server (struct backupdisk *d, const char *nbd)
   const char *uri, *export;
 
   if (live_ask (d->live, "x-query-nbd-export", jsontext_object (
-        { "device", jsontext_string (d->name) }), &where) == -1)
+        { "device", jsontext_string (d->device) }), &where) == -1)
     return -1;
   uri = nbd ? nbd : json_string_value (json_object_get (where, "uri"));
   export = json_string_value (json_object_get (where, "export"));
@@ -108,6 +97,19 @@ find_server (struct backupdisk *d, const char *nbd)
   return d->prefix && d->nbd ? 0 : no_memory (d);
 }
 
+/* How QMP calls the disk: NAME may be its file.  (It may be one of a directory that the server
+ * tells nothing of yet.) */
+static int
+find_device (struct backupdisk *d)
+{
+  const bool before = report_silence (true);
+  const bool found = live_use (d->live, d->name) == 0 && live_is_known (d->live);
+
+  report_silence (before);
+  d->device = strdup (found ? live_device (d->live) : d->name);
+  return d->device ? 0 : no_memory (d);
+}
+
 int
 backupdisk_use (struct backupdisk *d, const struct arguments *a, struct live *l,
                 const char *name, const char *nbd)
@@ -118,8 +120,8 @@ backupdisk_use (struct backupdisk *d, const struct arguments *a, struct live *l,
     errno = EINVAL;
     return -1;
   }
-  return find_server (d, nbd) == -1 || connect_to (d, "", &d->held, &d->client) == -1
-    ? -1 : backupdisk_look (d);
+  return find_device (d) == -1 || find_server (d, nbd) == -1 ||
+    connect_to (d, "", &d->held, &d->client) == -1 ? -1 : backupdisk_look (d);
 }
 
 /* --- an image at rest --- */
@@ -148,6 +150,7 @@ backupdisk_close (struct backupdisk *d)
   imagefile_free (d->held);
   disk_close (d->disk);
   imagefile_free (d->file);
+  free (d->device);
   free (d->prefix);
   free (d->nbd);
   json_decref (d->bitmaps);
@@ -161,7 +164,7 @@ look_live (struct backupdisk *d)
 {
   const json_t *inserted, *image;
 
-  if (live_use (d->live, d->name) == -1)
+  if (live_use (d->live, d->device) == -1)
     return -1;
   inserted = live_inserted (d->live);
   if (inserted == NULL)
@@ -219,10 +222,10 @@ add_actions (json_t *list, const struct backupdisk *d, const struct backupdisk_e
   if (e->snapshot)
     list = jsontext_append (list, jsontext_object (
       { "type", jsontext_string ("blockdev-snapshot-internal-sync") },
-      { "data", jsontext_object ({ "device", jsontext_string (d->name) },
+      { "data", jsontext_object ({ "device", jsontext_string (d->device) },
                                  { "name", jsontext_string (e->snapshot) }) }));
   for (size_t i = 0; i < e->n; i++)
-    list = jsontext_append (list, change_bitmap_action (d->name, &e->list[i]));
+    list = jsontext_append (list, change_bitmap_action (d->device, &e->list[i]));
   return list;
 }
 
@@ -258,7 +261,7 @@ drop_live (const struct backupdisk *d, const char *name)
     last = i == LEAVE_TRIES;
     before = report_silence (!last);
     r = live_do (d->live, "blockdev-snapshot-delete-internal-sync", jsontext_object (
-      { "device", jsontext_string (d->name) }, { "name", jsontext_string (name) }));
+      { "device", jsontext_string (d->device) }, { "name", jsontext_string (name) }));
     report_silence (before);
     if (r == -1 && errno != EINVAL && !last) {  /* it was not refused */
       report_error ("%s: the server has gone", d->name);

@@ -19,7 +19,7 @@
 #include "img/live.h"
 
 struct backupdisk {
-  const char *name;             /* how QMP calls it, or the file as the user calls it */
+  const char *name;             /* as the user calls it */
   /* backupdisk_look: */
   uint64_t size;                /* bytes */
   uint64_t cluster_size;        /* bytes */
@@ -29,6 +29,7 @@ struct backupdisk {
   /* Belong to backupdisk.c: */
   const struct arguments *a;
   struct live *live;            /* in use: */
+  char *device;                 /* how QMP calls it */
   char *prefix;                 /* of the names of its exports */
   char *nbd;                    /* URI of the server */
   struct imagefile *held;       /* a client of the disk, so that the server has it open */

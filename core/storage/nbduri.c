@@ -299,6 +299,18 @@ nbduri_add_secrets (const char *uri, const char *from)
   return compose (&p.parts, true);
 }
 
+char *
+nbduri_with_export (const char *uri, const char *export)
+{
+  struct parsed p;
+  const char *why;
+
+  if (parse (uri, &p, &why) == -1)
+    return NULL;
+  p.parts.export = export;
+  return compose (&p.parts, true);
+}
+
 /* --- from other forms --- */
 
 char *

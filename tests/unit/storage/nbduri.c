@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * nbduri.c: each URI has one normal form, with or without secrets; malformed URIs are
- * refused; and "below" compares whole components of names.
+ * refused; and "below" compares whole components of names.  Another export of the same server
+ * keeps all but the name.
  *
  * Random texts: the normal form of an accepted text is its own normal form, and the form
  * without secrets contains none of them.
@@ -69,6 +70,25 @@ static const struct { const char *old, *uri; } olds[] = {
   { "nbd::9", NULL }, { "nbd:[::1]", NULL }, { "nbd:[::1]9", NULL },
 };
 
+/* Each allocation of CALL fails in turn. */
+#define MEETS_SHORTAGES(call, expected)                                 \
+  do {                                                                  \
+    bool met_ = true;                                                   \
+    for (uint64_t n_ = 0; met_; n_++) {                                 \
+      char *text_;                                                      \
+      int err_;                                                         \
+      shortage_begin ((struct shortage) { n_, 1 });                     \
+      errno = 0;                                                        \
+      text_ = (call);                                                   \
+      err_ = errno;                                                     \
+      met_ = shortage_end () > 0;                                       \
+      if (text_ ? strcmp (text_, (expected)) != 0 : !met_ || err_ != ENOMEM) \
+        FAIL ("allocation %d: %.60s, not %.60s: %s", (int) n_, text_, (expected), \
+              strerror (err_));                                         \
+      free (text_);                                                     \
+    }                                                                   \
+  } while (0)
+
 static void
 test_good (void)
 {
@@ -107,6 +127,20 @@ test_bad (void)
 }
 
 static void
+test_export (void)
+{
+  static const struct { const char *uri, *export, *other; } all[] = {
+    { "nbd://me@h:5/a/b?tls-psk-file=/k", "c d?", "nbd://me@h:5/c%20d%3F?tls-psk-file=/k" },
+    { "nbd+unix:///a?socket=/s%20t", "", "nbd+unix:///?socket=/s%20t" },
+    { "nbd://[::1]", "a/b", "nbd://[::1]/a/b" },
+  };
+
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+    MEETS_SHORTAGES (nbduri_with_export (all[i].uri, all[i].export), all[i].other);
+  CHECK (nbduri_with_export ("nbd://", "a") == NULL && errno == EINVAL);
+}
+
+static void
 test_others (void)
 {
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
@@ -133,25 +167,6 @@ test_too_long (void)
   CHECK (nbduri_normal (uri, true, &why) == NULL && errno == EINVAL);
   CHECK (strcmp (why, "it is too long") == 0);
 }
-
-/* Each allocation of CALL fails in turn. */
-#define MEETS_SHORTAGES(call, expected)                                 \
-  do {                                                                  \
-    bool met_ = true;                                                   \
-    for (uint64_t n_ = 0; met_; n_++) {                                 \
-      char *text_;                                                      \
-      int err_;                                                         \
-      shortage_begin ((struct shortage) { n_, 1 });                     \
-      errno = 0;                                                        \
-      text_ = (call);                                                   \
-      err_ = errno;                                                     \
-      met_ = shortage_end () > 0;                                       \
-      if (text_ ? strcmp (text_, (expected)) != 0 : !met_ || err_ != ENOMEM) \
-        FAIL ("allocation %d: %.60s, not %.60s: %s", (int) n_, text_, (expected), \
-              strerror (err_));                                         \
-      free (text_);                                                     \
-    }                                                                   \
-  } while (0)
 
 static void
 test_no_memory (void)
@@ -213,6 +228,7 @@ main (void)
 {
   test_good ();
   test_bad ();
+  test_export ();
   test_others ();
   test_too_long ();
   test_no_memory ();
