@@ -13,7 +13,7 @@ buildah_here ()
   buildah --root "$containers/root" --runroot "$containers/run" --storage-driver vfs "$@"
 }
 
-# base_image BASE: what debian:12-slim is.
+# base_image BASE: what debian:13-slim is.
 base_image ()
 {
   local container
@@ -22,7 +22,7 @@ base_image ()
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
-    bookworm "$containers/base.tar"
+    trixie "$containers/base.tar"
   container=$(buildah_here from scratch)
   buildah_here add --quiet "$container" "$containers/base.tar" /
   rm "$containers/base.tar"
@@ -40,7 +40,7 @@ build_image ()
 
 make_container ()
 {
-  local base="localhost/debian:12-slim" dir="$package_dir/container"
+  local base="localhost/debian:13-slim" dir="$package_dir/container"
 
   [ "$(id -u)" = 0 ] || die "run this as root: it mounts, and calls chroot"
   need_packages buildah mmdebstrap
@@ -72,6 +72,9 @@ try_container ()
   [ "$("${in_container[@]}" "$container" id -un)" = nbdkit-qcow2 ] || die "it runs as root"
   "${in_container[@]}" "$container" "${entry[@]}" qcow2 --version | grep -x "qcow2 $(version)"
   "${in_container[@]}" "$container" "${entry[@]}" nbdkit-qcow2-img --version
+  # (Older ones abort when a client vanishes.)
+  "${in_container[@]}" "$container" nbdkit --version |
+    awk '{ split ($2, v, "."); exit !(v[1] > 1 || v[2] >= 34) }' || die "its nbdkit is too old"
   # shellcheck disable=SC2016
   logged commands "${in_container[@]}" --volume "$top/debian/tests:/try:ro" "$container" \
     sh -c 'mkdir /tmp/try && AUTOPKGTEST_TMP=/tmp/try exec /try/commands'
