@@ -50,7 +50,7 @@ static const struct qmparg of_luks[] = {
   { .key = NULL }
 };
 
-/* For testing a passphrase: nothing stops that once it has begun. */
+/* For testing a passphrase on one key slot: nothing stops that once it has begun. */
 #define MOST_MS 60000
 
 struct work {
@@ -64,12 +64,20 @@ struct work {
 /* --- the job --- */
 
 static int
+step (void *job)
+{
+  return job_step (job, 1, 1, 0);
+}
+
+static int
 prepare (struct job *j, void *opaque)
 {
   struct work *w = opaque;
 
-  if (job_step (j, 1, 1, 0) == -1)
+  if (step (j) == -1)
     return -1;
+  w->edit.step = step;
+  w->edit.opaque = j;
   report_watch ();
   if (w->wrong.desc) {
     report_error ("%s", w->wrong.desc);

@@ -55,6 +55,7 @@ struct keys {
   uint64_t offset, length;      /* of the LUKS header in the file, bytes */
   struct luks_header raw;
   struct luks *luks;            /* the same, parsed */
+  const struct keyedit *edit;   /* NULL: nothing is derived */
 };
 
 struct keychange {
@@ -170,6 +171,21 @@ find_free (const struct keys *k, int wanted)
                       : "the image has no space for this key slot");
 }
 
+static int
+begin_test (const struct keys *k)
+{
+  const struct keyedit *const e = k->edit;
+
+  return e->step ? e->step (e->opaque) : 0;
+}
+
+/* The material of a slot that is tested next. */
+static int
+read_material (void *opaque, void *buf, uint64_t offset, size_t bytes)
+{
+  return begin_test (opaque) == -1 ? -1 : read_header (opaque, buf, offset, bytes);
+}
+
 /* The header with a new slot. */
 struct trial {
   const struct keys *keys;
@@ -182,6 +198,8 @@ read_trial (void *opaque, void *buf, uint64_t offset, size_t bytes)
   const struct trial *t = opaque;
   const struct keychange *c = t->change;
 
+  if (begin_test (t->keys) == -1)
+    return -1;
   if (offset != c->at || bytes != c->bytes)
     return read_header ((void *) t->keys, buf, offset, bytes);
   memcpy (buf, c->material, bytes);
@@ -334,12 +352,13 @@ prepare (const struct image *image, const struct keyedit *e, struct keychange *c
   struct keys k;
   int r = find_keys (&k, image), opened = 0;
 
+  k.edit = e;
   c->before = k.raw;
   c->erase_slot = e->erase_slot;
   c->force = e->force;
   c->erases = e->erase != NULL;
   if (r == 0 && e->erase)
-    r = opened = luks_opens (k.luks, read_header, &k, e->erase, strlen (e->erase));
+    r = opened = luks_opens (k.luks, read_material, &k, e->erase, strlen (e->erase));
   c->opened = opened;
   if (r != -1 && e->add)
     r = prepare_slot (&k, crypt_key (image->cipher), e, c);

@@ -16,6 +16,10 @@ struct keyedit {
   int erase_slot;               /* a number, or -1: see below */
   bool force;                   /* also erase the last one, and with it the disk */
   unsigned iter_ms;             /* time to test the one to add, in milliseconds */
+  /* NULL, or called before each test of a key slot, which takes long: 0, or -1 with errno to
+   * end. */
+  int (*step) (void *opaque);
+  void *opaque;
 };
 
 /* No change. */

@@ -97,7 +97,7 @@ amend(options, id="0")
 
 # Jobs: the same states, and the same result; the words are not always QEMU's, for what is
 # found out when the image changes.
-def job(encrypt, words=True, **d):
+def job(encrypt, words=True, says="", **d):
     answer = amend({"driver": "qcow2", "encrypt": encrypt} if encrypt else options, **d)
     assert "return" in answer, answer
     if words:
@@ -108,6 +108,7 @@ def job(encrypt, words=True, **d):
     for a, b in zip(*[c.get("query-jobs") for c in both.clients]):
         if not words:
             assert ("error" in a) == ("error" in b), (a, b)
+            assert says in a.get("error", ""), a
             continue
         assert a == b, (a, b)
     assert ok("query-block-jobs") == []
@@ -147,7 +148,7 @@ job(inactive(keyslot=1))
 secret("first", "first")
 ask("block-job-cancel", device="j")
 job(inactive(old_secret="first"))
-job(inactive(old_secret="fourth"), words=False)
+job(inactive(old_secret="fourth"), words=False, says='the argument "force" permits that')
 writers.rest()
 PY
 stop_nbdkit
