@@ -47,6 +47,7 @@
 #include "copy/difference.h"
 #include "img/backupdisk.h"
 #include "img/copytarget.h"
+#include "img/generationfile.h"
 #include "img/print.h"
 #include "img/progress.h"
 #include "img/prune.h"
@@ -96,6 +97,7 @@ struct backup {
   struct backupend all;         /* what the disk showed at the instant, ... */
   struct backupend changes;     /* ... and of that what the base has recorded */
   char *file;                   /* of the new generation */
+  struct generationfile stored;
   struct repository_generation g;
   char *onto;                   /* where it is written in place, or NULL */
   uint64_t rate;
@@ -172,6 +174,8 @@ judge (const struct backup *b)
     ? "the bitmap is inconsistent: the server has ended unexpectedly"
     : b->disk->size < newest.size ? "the disk has become smaller"
     : b->onto && strcmp (b->onto, newest.file) != 0 ? "it goes to another target"
+    : !b->onto && !generationfile_is_there (b->repository, n - 1)
+    ? "a file of the newest backup is missing, or has another size"
     : is_flag (base, "recording") ? NULL : judge_later (b, base);
 }
 
@@ -383,11 +387,11 @@ copy_to (struct backup *b, struct copytarget *t, bool raw)
     .sparse = full && !compress ? BLOCK : CLUSTER, .rate = b->rate,
   };
 
-  progress_within (0, verifies ? 0.5 : 1);
+  progress_within (0, verifies ? 0.45 : 0.9);
   if (copy_all (&c, &words, false, &watch, &b->g.bytes) == -1 ||
       (!full && zero_what_has_gone (b, &t->end) == -1))
     return -1;
-  progress_within (0.5, 1);
+  progress_within (0.45, 0.9);
   return verifies ? verify (b, &t->end) : 0;
 }
 
@@ -432,6 +436,20 @@ open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
     : repository_begin_onto (b->repository);
 }
 
+/* For the manifest.  (What is in place has no file of its own.) */
+static int
+measure (struct backup *b)
+{
+  progress_within (0.9, 1);
+  if (b->onto)
+    return 0;
+  if (generationfile_measure (b->repository, b->g.file, true, &b->stored) == -1)
+    return -1;
+  b->g.file_size = b->stored.size;
+  b->g.sum = b->stored.sum;
+  return 0;
+}
+
 static int
 copy_to_file (struct backup *b, struct imagefile *f)
 {
@@ -445,8 +463,9 @@ copy_to_file (struct backup *b, struct imagefile *f)
     : b->g.raw_backing ? "raw" : "qcow2";
   if (is_given (b->a, &option_compress) && !b->g.raw)
     f->options.compress = COMPRESS_ON;
-  if (open_target (b, f, &o, &t) == 0 && copy_to (b, &t, b->g.raw) == 0)
-    r = copytarget_finish (&t);
+  if (open_target (b, f, &o, &t) == 0 && copy_to (b, &t, b->g.raw) == 0 &&
+      copytarget_finish (&t) == 0)
+    r = measure (b);
   copytarget_free (&t);
   newoptions_free (&o);
   return r;
@@ -577,7 +596,7 @@ prune_all (struct backup *all, unsigned n, uint64_t keep)
       report_error ("%s: --keep: nothing was removed, because this may be another disk than "
                     "that of the older backups", all[i].disk->name);
     else
-      r = prune (all[i].a, all[i].repository, keep);
+      r = prune (all[i].a, all[i].repository, keep, is_given (all[i].a, &option_verify));
   progress_end (r == 0);
   return r;
 }

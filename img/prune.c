@@ -5,7 +5,8 @@
  * The oldest one first.  If the next one is complete by itself, the file of the oldest is
  * removed.  Otherwise the next one lies over it, and is merged into it:
  *
- *   1  the manifest drops the oldest generation; its file stays
+ *   1  the manifest drops the oldest generation, and what it knows of files that are about
+ *      to change; its file stays
  *   2  what the next one contains is written into that file (commit.c in the core): meanwhile
  *      the next one shows what it did, because it hides what changes below it
  *   3  the header of the one after that names the file that both are in now
@@ -27,6 +28,7 @@
 #include "change/commit.h"
 #include "change/rebase.h"
 #include "img/change.h"
+#include "img/generationfile.h"
 #include "img/progress.h"
 #include "img/prune.h"
 
@@ -68,31 +70,56 @@ change (const struct arguments *a, const struct repository *r, const char *file,
   return result;
 }
 
-/* The oldest generation gets into the file below it. */
+/* What is known of the file that G is in now. */
 static int
-merge (const struct arguments *a, struct repository *r)
+measure (const struct repository *r, const char *file, bool sum,
+         struct repository_generation *g, struct generationfile *f)
+{
+  if (generationfile_measure (r, file, sum, f) == -1)
+    return -1;
+  g->file_size = f->size;
+  g->sum = f->sum[0] ? f->sum : NULL;
+  return 0;
+}
+
+/* The oldest generation gets into the file below it.  (To read that again would take as
+ * long as the first backup.) */
+static int
+merge (const struct arguments *a, struct repository *r, bool sum)
 {
   struct repository_generation g = repository_get (r, 0), next = { .backing = NULL };
+  struct generationfile base, other;
 
   if (repository_count (r) > 1)
     next = repository_get (r, 1);
-  if (change (a, r, g.file, true, commit_one, NULL) == -1)
+  if (change (a, r, g.file, true, commit_one, NULL) == -1 ||
+      measure (r, g.backing, sum, &g, &base) == -1)
     return -1;
-  if (next.backing && change (a, r, next.file, false, name_below, &g) == -1)
+  if (next.backing && (change (a, r, next.file, false, name_below, &g) == -1 ||
+                       measure (r, next.file, true, &next, &other) == -1))
     return -1;
-  return repository_merge (r);
+  return repository_merge (r, &g, next.backing ? &next : NULL);
+}
+
+/* What is damaged is not mixed with what is not. */
+static int
+forget (struct repository *r)
+{
+  const bool merges = repository_count (r) > 1 && repository_get (r, 1).backing;
+
+  return merges && generationfile_check (r, 1, false) == -1 ? -1 : repository_forget (r);
 }
 
 int
-prune (const struct arguments *a, struct repository *r, uint64_t keep)
+prune (const struct arguments *a, struct repository *r, uint64_t keep, bool sum)
 {
   int result = 0;
 
   while (result == 0) {
     if (repository_get (r, 0).backing)
-      result = merge (a, r);
+      result = merge (a, r, sum);
     else if (repository_count (r) > keep)
-      result = repository_forget (r);
+      result = forget (r);
     else
       break;
     if (result == 0)

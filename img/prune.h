@@ -11,8 +11,8 @@
 #include "img/command.h"
 #include "img/repository.h"
 
-/* Removes all but the newest KEEP > 0 generations.  -1: reported; what is left is right, and
- * the next call does the rest. */
-extern int prune (const struct arguments *, struct repository *, uint64_t keep);
+/* Removes all but the newest KEEP > 0 generations.  SUM: read what changes again, to know
+ * its checksum.  -1: reported; what is left is right, and the next call does the rest. */
+extern int prune (const struct arguments *, struct repository *, uint64_t keep, bool sum);
 
 #endif /* QCOW2_IMG_PRUNE_H */

@@ -16,7 +16,8 @@
  * removed by the next backup.
  *
  * The oldest generation may lie over a file that is no generation any more: while that is to
- * be merged into it (prune.c).
+ * be merged into it (prune.c).  Of files that change then, the manifest knows neither size nor
+ * checksum, until that is done.
  *
  * A manifest may have been damaged, or come from an attacker: names in it are those of
  * files in the directory.
@@ -45,10 +46,7 @@
 #include "util/text.h"
 #include "storage/nbduri.h"
 #include "storage/newfile.h"
-#include "check/check.h"
-#include "check/checkreport.h"
 #include "img/imagefile.h"
-#include "img/info.h"
 #include "img/repository.h"
 #include "img/values.h"
 
@@ -58,6 +56,7 @@
 #define MOST_MANIFEST (64u << 20)
 /* Times that a manifest is read again that was replaced meanwhile. */
 #define TRIES 20
+#define HEX "0123456789abcdef"
 /* Of files that newfile.c has left behind. */
 #define TEMPORARY ".qcow2-new-"
 
@@ -146,7 +145,8 @@ repository_get (const struct repository *r, unsigned i)
     .number = number_of (g, "number"), .file = text_of (g, "file"),
     .backing = text_of (g, "backing"), .bitmap = text_of (g, "bitmap"),
     .date = text_of (g, "date"), .size = number_of (g, "size"),
-    .bytes = number_of (g, "bytes"),
+    .bytes = number_of (g, "bytes"), .file_size = number_of (g, "file-size"),
+    .sum = text_of (g, "sha256"),
   };
 
   x.onto = x.file == NULL;
@@ -190,6 +190,7 @@ judge_generation (const json_t *g, uint64_t before)
 {
   const json_t *backing = json_object_get (g, "backing");
   const char *bitmap = text_of (g, "bitmap"), *onto = text_of (g, "onto");
+  const char *sum = text_of (g, "sha256");
   bool raw;
 
   return !json_is_object (g) ? "a generation is no object"
@@ -202,7 +203,9 @@ judge_generation (const json_t *g, uint64_t before)
     ? "the name of a file is wrong"
     : bitmap == NULL || *bitmap == '\0' || text_of (g, "date") == NULL ||
     json_integer_value (json_object_get (g, "size")) <= 0
-    ? "a generation has no bitmap, date or size" : NULL;
+    ? "a generation has no bitmap, date or size"
+    : sum && (strlen (sum) != 64 || sum[strspn (sum, HEX)])
+    ? "a checksum is wrong" : NULL;
 }
 
 static const char *
@@ -217,7 +220,7 @@ judge (const json_t *m)
     return "it is no manifest of backups";
   if (number_of (m, "version") != LAYOUT)
     return "a newer version of this program has made it";
-  if (id == NULL || strlen (id) != 16 || id[strspn (id, "0123456789abcdef")])
+  if (id == NULL || strlen (id) != 16 || id[strspn (id, HEX)])
     return "its id is wrong";
   if (!json_is_array (list))
     return "it has no list of generations";
@@ -357,6 +360,17 @@ save_list (struct repository *r, json_t *list)
   return result;
 }
 
+/* What is known of the file.  false: ENOMEM (not reported). */
+static bool
+set_file (json_t *x, const struct repository_generation *g)
+{
+  json_object_del (x, "file-size");
+  json_object_del (x, "sha256");
+  return x && (g->file_size == 0 ||
+               json_object_set_new (x, "file-size", json_integer (g->file_size)) == 0) &&
+    (g->sum == NULL || json_object_set_new (x, "sha256", json_string (g->sum)) == 0);
+}
+
 /* Appends it to LIST. */
 static int
 add_to (struct repository *r, json_t *list, const struct repository_generation *g)
@@ -372,6 +386,10 @@ add_to (struct repository *r, json_t *list, const struct repository_generation *
 
   if (g->backing)
     x = jsontext_add (x, { "backing", jsontext_string (g->backing) });
+  if (!set_file (x, g)) {
+    json_decref (x);
+    x = NULL;
+  }
   return save_list (r, jsontext_append (list, x));
 }
 
@@ -403,24 +421,29 @@ repository_begin_onto (struct repository *r)
 int
 repository_forget (struct repository *r)
 {
-  json_t *list = json_copy (generations (r));
+  const struct repository_generation unknown = { .sum = NULL };
+  json_t *list = json_deep_copy (generations (r));
 
-  if (list)
-    json_array_remove (list, 0);
+  json_array_remove (list, 0);
+  /* It is about to be merged: its file may change, and the next one's will. */
+  if (json_object_get (json_array_get (list, 0), "backing"))
+    for (unsigned i = 0; i < 2; i++)
+      set_file (json_array_get (list, i), &unknown);
   return save_list (r, list);
 }
 
 int
-repository_merge (struct repository *r)
+repository_merge (struct repository *r, const struct repository_generation *oldest,
+                  const struct repository_generation *next)
 {
   json_t *list = json_deep_copy (generations (r)), *g = json_array_get (list, 0);
   json_t *backing = json_incref (json_object_get (g, "backing"));
 
   if (json_object_set_new (g, "file", backing) == -1 ||
       json_object_set_new (g, "kind", json_string ("full")) == -1 ||
-      json_object_del (g, "backing") == -1 ||
-      (json_array_size (list) > 1 && json_object_get (json_array_get (list, 1), "backing") &&
-       json_object_set (json_array_get (list, 1), "backing", backing) == -1)) {
+      json_object_del (g, "backing") == -1 || !set_file (g, oldest) ||
+      (next && (json_object_set (json_array_get (list, 1), "backing", backing) == -1 ||
+                !set_file (json_array_get (list, 1), next)))) {
     json_decref (list);
     list = NULL;
   }
@@ -596,88 +619,4 @@ repository_begin (const char *directory, const char *disk)
     return r;
   repository_free (r);
   return NULL;
-}
-
-/* --- are the files right? --- */
-
-static int
-wrong (const struct repository *r, const struct repository_generation *g, const char *why)
-{
-  report_error ("%s/%s: the file of generation %" PRIu64 " %s", r->path, g->file,
-                g->number, why);
-  errno = EINVAL;
-  return -1;
-}
-
-/* Does it lie over what the manifest says?  The second one may lie over the file into which
- * the oldest one was merged, before the manifest says so. */
-static bool
-lies_over (const struct repository *r, unsigned i, const char *backing)
-{
-  const char *said = repository_get (r, i).backing;
-  const char *merged = i == 1 ? repository_get (r, 0).backing : NULL;
-
-  return backing == NULL || said == NULL ? backing == said
-    : strcmp (backing, said) == 0 || (merged && strcmp (backing, merged) == 0);
-}
-
-/* Is its metadata what it was?  (Of one that was cut off, the tables point past its end.) */
-static int
-check_metadata (const struct repository *r, const struct repository_generation *g,
-                const struct imagefile *f)
-{
-  struct check_options options = {
-    .mode = CHECK_QUICK, .path = f->options.path, .chain = disk_chain_options (&f->options),
-  };
-  const struct check_result *result;
-  struct check *c;
-  bool well;
-
-  if (check_run (&options, &c) == -1)
-    return -1;
-  result = check_get_result (c);
-  well = result->layers[0]->parsed && result->layers[0]->corruptions == 0;
-  check_free (c);
-  return well ? 0 : wrong (r, g, "is damaged: see what check says of it");
-}
-
-static int
-check_file (const struct repository *r, unsigned i)
-{
-  static const struct arguments none;
-  const struct repository_generation g = repository_get (r, i);
-  CLEANUP_FREE char *path = repository_path (r, g.file);
-  struct imagefile *f = path ? imagefile_new (&none, path, g.raw ? "raw" : "qcow2", NULL)
-    : NULL;
-  json_t *info = f ? info_describe (f, false) : NULL;
-  const char *backing = text_of (info, "backing-filename");
-  int result = -1;
-
-  if (info == NULL)
-    ;
-  else if (number_of (info, "virtual-size") != g.size)
-    wrong (r, &g, "has a disk of another size");
-  else if (!lies_over (r, i, backing))
-    wrong (r, &g, "lies over another file than the manifest says");
-  else
-    result = g.raw ? 0 : check_metadata (r, &g, f);
-  json_decref (info);
-  imagefile_free (f);
-  return result;
-}
-
-int
-repository_check (const struct repository *r, unsigned i)
-{
-  struct repository_generation g = repository_get (r, i), below;
-
-  for (;; i--, g = below) {
-    if (check_file (r, i) == -1)
-      return -1;
-    if (g.backing == NULL || i == 0)
-      return 0;
-    below = repository_get (r, i - 1);
-    if (strcmp (below.file, g.backing) != 0)
-      return wrong (r, &g, "lies over a file of no generation");
-  }
 }

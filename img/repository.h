@@ -42,6 +42,8 @@ struct repository_generation {
   const char *date;             /* of the instant */
   uint64_t size;                /* of the disk, bytes */
   uint64_t bytes;               /* that were copied */
+  uint64_t file_size;           /* of the file, bytes; 0: not known */
+  const char *sum;              /* SHA-256 of the file, in hexadecimal; NULL: not known */
 };
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
@@ -60,14 +62,15 @@ extern int repository_add (struct repository *, const struct repository_generati
 extern int repository_replace (struct repository *, const struct repository_generation *);
 /* From now on the newest one, if there is one, is incomplete. */
 extern int repository_begin_onto (struct repository *);
-/* Forgets the oldest one.  Its file stays, as long as others need it. */
+/* Forgets the oldest one.  Its file stays, as long as others need it; then the next one is
+ * to be merged into it. */
 extern int repository_forget (struct repository *);
-/* The oldest one is now in the file below it. */
-extern int repository_merge (struct repository *);
+/* The OLDEST one is now in the file below it, and the NEXT one, or NULL, lies over that:
+ * what is known of their files. */
+extern int repository_merge (struct repository *,
+                             const struct repository_generation *oldest,
+                             const struct repository_generation *next);
 /* Removes files that no generation needs. */
 extern int repository_sweep (const struct repository *);
-
-/* Are the files of generation I, and of those below it, what the manifest says? */
-extern int repository_check (const struct repository *, unsigned i);
 
 #endif /* QCOW2_IMG_REPOSITORY_H */

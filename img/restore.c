@@ -3,7 +3,7 @@
  * restore: how does a generation become a disk again?
  *
  * The file of a generation, with those below it, is an image: convert copies it.  First the
- * files have to be what the manifest says.
+ * files have to be what the manifest says (generationfile.c).
  *
  * Locks: none.
  */
@@ -18,7 +18,9 @@
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/report.h"
+#include "img/generationfile.h"
 #include "img/print.h"
+#include "img/progress.h"
 #include "img/repository.h"
 #include "img/values.h"
 
@@ -29,6 +31,10 @@ static const struct option
   },
   option_target_format = {
     'O', "target-format", "qcow2|raw", "the format of what is written (default raw)"
+  },
+  option_verify = {
+    0, "verify", NULL,
+    "first compare checksums of the files; without TARGET, of all generations"
   };
 
 /* --- the list --- */
@@ -73,7 +79,8 @@ convert (const struct arguments *a, char *file, bool raw)
   const char *format = value_of (a, &option_target_format);
   char *words[] = {
     "-f", raw ? "raw" : "qcow2", "-O", (char *) (format ? format : "raw"), "-t", "writeback",
-    is_given (a, &option_progress) ? "-p" : "-q", "--", file, (char *) a->operands[1], NULL
+    is_given (a, &option_progress) && !wants_json (a) ? "-p" : "-q", "--", file,
+    (char *) a->operands[1], NULL
   };
   struct arguments b;
   const int status = arguments_parse (&b, &convert_command, words) == 0
@@ -107,6 +114,34 @@ choose (const struct arguments *a, const struct repository *r)
 }
 
 static int
+tell (const struct arguments *a, const struct repository *r, int i)
+{
+  const struct repository_generation g = repository_get (r, i);
+  char size[READABLE];
+
+  if (wants_json (a))
+    return print_json (jsontext_add (json_deep_copy (repository_describe (r, i)),
+      { "target", jsontext_string (a->operands[1]) },
+      { "verified", json_boolean (is_given (a, &option_verify)) }));
+  if (!is_given (a, &option_quiet))
+    printf ("%s: backup %" PRIu64 " of %s: %s%s\n", a->operands[1], g.number, g.date,
+            readable (g.size, size), is_given (a, &option_verify) ? ", verified" : "");
+  return EXIT_SUCCESS;
+}
+
+static int
+check (const struct arguments *a, const struct repository *r, int i)
+{
+  const bool sums = is_given (a, &option_verify);
+  int result;
+
+  progress_begin (a, wants_json (a));
+  result = i == -1 ? generationfile_check_all (r) : generationfile_check (r, i, sums);
+  progress_end (result == 0);
+  return result;
+}
+
+static int
 restore (const struct arguments *a, const struct repository *r)
 {
   const int i = choose (a, r);
@@ -119,33 +154,58 @@ restore (const struct arguments *a, const struct repository *r)
   if (g.onto)
     report_error (g.incomplete ? "%s: a backup was cut off there: make it again"
                   : "%s: the disk is there itself: use convert", g.file);
-  if (g.onto || repository_check (r, i) == -1)
+  if (g.onto || check (a, r, i) == -1)
     return EXIT_FAILURE;
   path = repository_path (r, g.file);
-  return path ? convert (a, path, g.raw) : EXIT_FAILURE;
+  return path && convert (a, path, g.raw) == EXIT_SUCCESS ? tell (a, r, i) : EXIT_FAILURE;
+}
+
+/* Of all generations.  (An old file may have no checksum.) */
+static int
+verify (const struct arguments *a, const struct repository *r)
+{
+  const unsigned n = repository_count (r);
+  unsigned known = 0;
+
+  if (n > 0 && repository_get (r, 0).onto) {
+    report_error ("--verify: the repository has no files");
+    return EXIT_FAILURE;
+  }
+  if (check (a, r, -1) == -1)
+    return EXIT_FAILURE;
+  for (unsigned i = 0; i < n; i++)
+    known += repository_get (r, i).sum != NULL;
+  if (wants_json (a))
+    return print_json (jsontext_object ({ "generations", jsontext_number (n) },
+                                        { "checksums", jsontext_number (known) }));
+  if (!is_given (a, &option_quiet))
+    printf ("%s: %u generations, %u with a checksum: no errors\n", a->operands[0], n,
+            known);
+  return EXIT_SUCCESS;
 }
 
 static int
 run (const struct arguments *a)
 {
+  const bool lists = is_given (a, &option_list), targets = a->nr_operands > 1;
   struct repository *r;
   int status;
 
-  if (is_given (a, &option_list) != (a->nr_operands == 1)) {
-    report_error (a->nr_operands == 1 ? "what is restored to? (or --list)"
-                  : "--list needs no target");
+  if (targets ? lists : !lists && !is_given (a, &option_verify)) {
+    report_error (targets ? "--list needs no target"
+                  : "what is restored to? (or --list)");
     return EXIT_FAILURE;
   }
   r = repository_open (a->operands[0]);
-  status = r == NULL ? EXIT_FAILURE : is_given (a, &option_list) ? list (a, r)
-    : restore (a, r);
+  status = r == NULL ? EXIT_FAILURE : lists ? list (a, r)
+    : targets ? restore (a, r) : verify (a, r);
   repository_free (r);
   return status;
 }
 
 static const struct option *const options[] = {
-  &option_list, &option_generation, &option_target_format, &option_output,
-  &option_progress, &option_quiet, NULL
+  &option_list, &option_generation, &option_target_format, &option_verify,
+  &option_output, &option_progress, &option_quiet, NULL
 };
 
 const struct command restore_command = {

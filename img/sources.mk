@@ -24,6 +24,8 @@ img_sources = \
 	%reldir%/diskmap.c \
 	%reldir%/diskmap.h \
 	%reldir%/edit.c \
+	%reldir%/generationfile.c \
+	%reldir%/generationfile.h \
 	%reldir%/imagefile.c \
 	%reldir%/imagefile.h \
 	%reldir%/info.c \

@@ -125,14 +125,14 @@ for i in '../x' '000007.raw/x' '.lock'; do
   sed "s|\"000007.raw\"|\"$i\"|" backups/manifest.json > empty/manifest.json
   img_refused 'the name of a file is wrong' restore empty restored.raw
 done
-# A file that was cut off.
-cp -r backups cut
+# Metadata that was damaged: the offset of the refcount table.
+cp -r backups damaged
 qemu-io -f qcow2 -c 'write -q -P 7 0 1M' a.qcow2
-img backup -q a.qcow2 cut
-newest="$(ls cut/*.qcow2 | tail -n 1)"
-truncate -s 300k "$newest"
-img_refused 'is damaged: see what check says' restore cut restored.raw
-rm -r cut
+img backup -q a.qcow2 damaged
+newest="$(ls damaged/*.qcow2 | tail -n 1)"
+header_patch "$newest" 54 B 7
+img_refused "$newest" restore damaged restored.raw
+rm -r damaged
 # A file that was changed.
 img backup -q a.qcow2 backups
 qemu-img rebase -u -f qcow2 -b other.qcow2 -F qcow2 backups/000012.qcow2

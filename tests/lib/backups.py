@@ -8,7 +8,7 @@
 #   log.clusters(N, M)              how many clusters of 64K have writes N+1 to M changed?
 #   b = Backups(IMG, REPOSITORY)    its generations, and the model of each
 #   b.note(MODEL)                   what is new was made when the disk was MODEL (bytes)
-#   b.judge()                       restores all, and compares
+#   b.judge()                       restores all, and compares, and the checksums are right
 #
 # Writes of a Log cover whole blocks, and say which they are: the number, again and again.  From
 # one start to the next they are in one eighth of the disk, so that most of it does not change.
@@ -119,3 +119,5 @@ class Backups:
                                    self.repository, "restored.raw"])
             with open("restored.raw", "rb") as f:
                 assert f.read() == self.models[g["number"]], g
+        if self.list():
+            subprocess.check_call([self.img, "restore", "-q", "--verify", self.repository])

@@ -56,7 +56,9 @@ validate --json json/validate.json --policy strict --check full --hash --shard 1
 "$img" backup image.qcow2 backups
 "$img" backup --output=json image.qcow2 backups > json/backup.1.json
 "$img" backup --full --output=json image.qcow2 backups > json/backup.2.json
-"$img" restore --list --output=json backups > json/restore.json
+"$img" restore --list --output=json backups > json/restore.1.json
+"$img" restore --output=json backups restored > json/restore.2.json
+"$img" restore --verify --output=json backups > json/restore.3.json
 cp backups/manifest.json json
 
 # --- what there is ---
