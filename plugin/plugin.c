@@ -404,7 +404,7 @@ qcow2_cleanup (void)
 
 /* A connection. */
 struct handle {
-  struct export *export;
+  struct export *export;        /* NULL: a probe */
   struct dir_image *image;      /* the image of the export; NULL without a directory */
   struct iostats_client *counts;        /* or NULL */
 };
@@ -523,21 +523,31 @@ enter (struct handle *h, const char *name, bool writable)
   return h->export ? 0 : -1;
 }
 
+/* Is it a probe, which asks whether the server lives?  It gets an empty export in any case,
+ * and touches no image: nothing waits for it, and it waits for nothing. */
+static bool
+is_probe (const char *name)
+{
+  return name && strcmp (name, EXPORTS_HEALTH) == 0;
+}
+
 static void *
 qcow2_open (int readonly)
 {
   const char *name = nbdkit_export_name ();
   struct handle *h = memory_new (1, sizeof *h);
 
-  clients_came = true;
   if (h == NULL)
     return NULL;
-  if (name == NULL || enter (h, name, !readonly) == -1) {
-    leave (h);
-    report_last ("cannot open the export: %m");
-    return NULL;
+  if (!is_probe (name)) {
+    clients_came = true;
+    if (name == NULL || enter (h, name, !readonly) == -1) {
+      leave (h);
+      report_last ("cannot open the export: %m");
+      return NULL;
+    }
+    report_last ("despite that, the export was opened");
   }
-  report_last ("despite that, the export was opened");
   connected_ms = clock_ms ();
   connections_open++;
   connections_ever++;
@@ -547,10 +557,13 @@ qcow2_open (int readonly)
 static void
 qcow2_close (void *handle)
 {
+  const bool probe = export_of (handle) == NULL;
+
   leave (handle);
   report_last ("despite that, the export was closed");
   connections_open--;
-  publish_stats ();
+  if (!probe)
+    publish_stats ();
   /* This may have been the last connection to an image. */
   if (dir || connections_open == 0)
     trim_heap ();
@@ -559,13 +572,13 @@ qcow2_close (void *handle)
 static int64_t
 qcow2_get_size (void *handle)
 {
-  return export_size (export_of (handle));
+  return export_of (handle) ? export_size (export_of (handle)) : 0;
 }
 
 static const char *
 qcow2_export_description (void *handle)
 {
-  return export_description (export_of (handle));
+  return export_of (handle) ? export_description (export_of (handle)) : "the server lives";
 }
 
 static int
@@ -573,7 +586,7 @@ qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
                   uint32_t *maximum)
 {
   *minimum = 1;
-  *preferred = max64 (export_unit_size (export_of (handle)), 4096);
+  *preferred = export_of (handle) ? max64 (export_unit_size (export_of (handle)), 4096) : 4096;
   *maximum = 0xffffffff;
   return 0;
 }
@@ -581,7 +594,14 @@ qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
 static int
 qcow2_can_write (void *handle)
 {
-  return export_is_writable (export_of (handle));
+  return export_of (handle) && export_is_writable (export_of (handle));
+}
+
+/* The only request that needs no bytes. */
+static int
+qcow2_can_flush (void *handle)
+{
+  return export_of (handle) != NULL;
 }
 
 static int
@@ -722,7 +742,7 @@ static struct nbdkit_plugin plugin = {
   .export_description = qcow2_export_description,
   .block_size = qcow2_block_size,
   .can_write = qcow2_can_write,
-  .can_flush = qcow2_yes,
+  .can_flush = qcow2_can_flush,
   .can_trim = qcow2_yes,
   .can_zero = qcow2_yes,
   .can_fast_zero = qcow2_yes,

@@ -47,7 +47,8 @@ static const struct export_kind *const kinds[] = {
 bool
 exports_may_list (const char *name)
 {
-  return strlen (name) <= EXPORTS_MAX_NAME && utf8_is_text (name);
+  return strlen (name) <= EXPORTS_MAX_NAME && utf8_is_text (name) &&
+    strcmp (name, EXPORTS_HEALTH) != 0;
 }
 
 /* The empty name is the active disk.  Any other name belongs to the last kind whose

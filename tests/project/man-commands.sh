@@ -192,6 +192,9 @@ after ()
       grep '^export="disk.qcow2"' out
       same disk.qcow2 disk.raw
       same_raw monday.img then.raw ;;
+    PROBES)
+      [ "$(grep -cx 0 out)" = 1 ]
+      grep '^virtual size: 1 GiB' out ;;
     PROMETHEUS)
       grep '^nbdkit_qcow2_connections_total{server="disk.prom"} ' disk.prom ;;
     "Symbolic links")
