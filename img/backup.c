@@ -48,6 +48,7 @@
 #include "img/backupdisk.h"
 #include "img/copytarget.h"
 #include "img/generationfile.h"
+#include "img/ontomarks.h"
 #include "img/print.h"
 #include "img/progress.h"
 #include "img/prune.h"
@@ -98,6 +99,7 @@ struct backup {
   struct backupend changes;     /* ... and of that what the base has recorded */
   char *file;                   /* of the new generation */
   struct generationfile stored;
+  json_t *marks;
   struct repository_generation g;
   char *onto;                   /* where it is written in place, or NULL */
   uint64_t rate;
@@ -424,6 +426,28 @@ name_file (struct backup *b, bool raw)
   return 0;
 }
 
+/* Is what is in place what the newest backup has left there?  (It may also be the disk that
+ * a server shows under another name.) */
+static int
+check_target (const struct backup *b, const struct copytarget *t)
+{
+  const unsigned n = repository_count (b->repository);
+  const struct repository_generation newest = n > 0 ? repository_get (b->repository, n - 1)
+    : (struct repository_generation) { .number = 0 };
+  const struct ontomarks_cut cut = { &b->all.end, &b->changes.end };
+
+  if (backupdisk_is_at (b->disk, b->onto, b->instant)) {
+    report_error ("--onto: %s is the disk itself", b->onto);
+    errno = EINVAL;
+    return -1;
+  }
+  if (n == 0 || strcmp (newest.file, b->onto) != 0 || is_given (b->a, &option_full) ||
+      (newest.incomplete && b->why_full))
+    return 0;
+  return ontomarks_check (newest.marks, &t->end, b->onto,
+                          newest.incomplete ? &cut : NULL);
+}
+
 /* What is in place is worth nothing until all of it is copied: an incremental backup can be
  * cut off, and go on from what is there, because the base then knows all that it had to copy. */
 static int
@@ -432,11 +456,23 @@ open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
 {
   if (b->onto == NULL)
     return copytarget_new (t, f, o, b->g.size);
-  return copytarget_old (t, f, false, b->g.size) == -1 ? -1
+  return copytarget_old (t, f, false, b->g.size) == -1 || check_target (b, t) == -1 ? -1
     : repository_begin_onto (b->repository);
 }
 
-/* For the manifest.  (What is in place has no file of its own.) */
+/* By what is known what is in place; other generations have files. */
+static int
+make_marks (struct backup *b, const struct copytarget *t)
+{
+  if (b->onto == NULL)
+    return 0;
+  if (ontomarks_make (&b->all.end, b->why_full ? NULL : &b->changes.end, &t->end,
+                      b->g.size, &b->marks) == -1)
+    return -1;
+  b->g.marks = b->marks;
+  return 0;
+}
+
 static int
 measure (struct backup *b)
 {
@@ -464,7 +500,7 @@ copy_to_file (struct backup *b, struct imagefile *f)
   if (is_given (b->a, &option_compress) && !b->g.raw)
     f->options.compress = COMPRESS_ON;
   if (open_target (b, f, &o, &t) == 0 && copy_to (b, &t, b->g.raw) == 0 &&
-      copytarget_finish (&t) == 0)
+      make_marks (b, &t) == 0 && copytarget_finish (&t) == 0)
     r = measure (b);
   copytarget_free (&t);
   newoptions_free (&o);
@@ -713,6 +749,7 @@ run_with (const struct arguments *a, struct live *l, const struct secrets *secre
     free (all[i].base);
     free (all[i].onto);
     free (all[i].file);
+    json_decref (all[i].marks);
   }
   free (disks);
   free (all);

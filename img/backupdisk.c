@@ -282,6 +282,38 @@ backupdisk_drop_snapshot (struct backupdisk *d, const char *name)
   return d->live ? drop_live (d, name) : edit_disk (d->disk, &options, &e, 1);
 }
 
+/* --- another name of the disk --- */
+
+static bool
+has_export (const struct backupdisk *d, const char *uri, const char *export)
+{
+  CLEANUP_FREE char *other = uri_of (d, uri, d->prefix, export);
+  struct imagefile *f = other ? imagefile_new (d->a, other, "raw", NULL) : NULL;
+  const struct storage_options options = { .link = f ? &f->options.link : NULL };
+  struct storage *s = NULL;
+  const bool has = f && storage_open (f->path, &options, &s) == 0;
+
+  storage_close (s);
+  imagefile_free (f);
+  return has;
+}
+
+/* A server of which the same disk is served has an export of the snapshot there.  (Some
+ * servers have all names.) */
+bool
+backupdisk_is_at (const struct backupdisk *d, const char *uri, const char *snapshot)
+{
+  const bool asks = d->live && nbduri_is (uri);
+  const bool before = report_silence (true);
+  CLEANUP_FREE char *here = asks ? uri_of (d, uri, d->prefix, "") : NULL;
+  CLEANUP_FREE char *none = asks ? text_new ("%s-none", snapshot) : NULL;
+  const bool is = here && none && nbduri_same (here, uri) &&
+    has_export (d, uri, snapshot) && !has_export (d, uri, none);
+
+  report_silence (before);
+  return is;
+}
+
 /* --- reading --- */
 
 int

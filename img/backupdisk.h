@@ -60,6 +60,10 @@ struct backupdisk_edit {
  * server, or none is. */
 extern int backupdisk_edit (struct backupdisk *disks, const struct backupdisk_edit *edits,
                             unsigned n);
+/* Is it the disk that a server shows at this URI, or file (which it never is)?  The disk has
+ * the internal SNAPSHOT, whose name is random. */
+extern bool backupdisk_is_at (const struct backupdisk *, const char *uri,
+                              const char *snapshot);
 /* No other process is expected to use it. */
 extern int backupdisk_drop_snapshot (struct backupdisk *, const char *name);
 

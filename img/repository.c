@@ -152,6 +152,7 @@ repository_get (const struct repository *r, unsigned i)
   x.onto = x.file == NULL;
   if (x.onto)
     x.file = text_of (g, "onto");
+  x.marks = json_object_get (g, "marks");
   x.incomplete = json_is_true (json_object_get (g, "incomplete"));
   x.raw = x.onto || (is_generation (x.file, &x.raw) && x.raw);
   if (x.backing)
@@ -386,6 +387,8 @@ add_to (struct repository *r, json_t *list, const struct repository_generation *
 
   if (g->backing)
     x = jsontext_add (x, { "backing", jsontext_string (g->backing) });
+  if (g->marks)
+    x = jsontext_add (x, { "marks", json_incref ((json_t *) g->marks) });
   if (!set_file (x, g)) {
     json_decref (x);
     x = NULL;

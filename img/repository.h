@@ -35,6 +35,7 @@ struct repository_generation {
   const char *file;             /* without its directory; ONTO: absolute, or a URI */
   bool onto;                    /* it is the only one, and written in place */
   bool incomplete;              /* and that was cut off: it must not be relied on */
+  const json_t *marks;          /* see ontomarks.c; NULL: none */
   bool raw;
   const char *backing;          /* the file below it; NULL: it is complete by itself */
   bool raw_backing;

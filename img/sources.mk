@@ -41,6 +41,8 @@ img_sources = \
 	%reldir%/measure.c \
 	%reldir%/newoptions.c \
 	%reldir%/newoptions.h \
+	%reldir%/ontomarks.c \
+	%reldir%/ontomarks.h \
 	%reldir%/partitions.c \
 	%reldir%/partitions.h \
 	%reldir%/policy.c \
