@@ -18,7 +18,7 @@ import images
 from clients import bandwidth, copy, iops, job
 from images import GiB, MiB, TiB
 from live import live
-from rows import LESS, Group, Row, commands, in_all_roles, load, pair, start
+from rows import LESS, Group, Row, commands, load, pair, start
 from servers import DEPTH, LIMIT, PLUGIN, QEMU, far_uri
 
 
@@ -58,13 +58,6 @@ def reads(config):
             load(disk, iops("randread", 4096, depth, size, jobs=jobs,
                             seconds=config.seconds)),
             goals=goals(0.97, 2 if depth == 16 else 1)))
-    if not config.quick and LIMIT in config.kinds:
-        # What the machine's moods alone do to a ratio.
-        rows.append(Row(
-            "the limit, as if the plugin were it too, 4 x depth 1", "IOPS",
-            in_all_roles(LIMIT, load(disk, iops("randread", 4096, 1, size, jobs=4,
-                                                seconds=config.seconds))),
-            kinds=(LIMIT, PLUGIN)))
     rows.append(Row(
         "sequential read 1M, depth 4", "MiB/s",
         load(disk, bandwidth("read", MiB, 4, size, seconds=config.seconds)),

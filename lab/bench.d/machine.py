@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 
 
 def output(*argv):
@@ -31,8 +32,13 @@ def field(path, key):
     return ""
 
 
-def memory():
-    return int(field("/proc/meminfo", "MemTotal").split()[0]) * 1024
+def memory(what="MemTotal"):
+    return int(field("/proc/meminfo", what).split()[0]) * 1024
+
+
+def dirty():
+    """Bytes that the host has to write to its disks."""
+    return memory("Dirty") + memory("Writeback")
 
 
 def plugin_features(nbdkit, plugin):
@@ -56,6 +62,8 @@ def cipher_speed():
 def describe(config, features):
     cpus = os.cpu_count()
     d = {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": os.environ.get("lab_command", ""),
         "cpu": field("/proc/cpuinfo", "model name") or platform.machine(),
         "cpus": cpus,
         "memory_mib": memory() >> 20,
@@ -75,6 +83,7 @@ def describe(config, features):
 
 def lines(d):
     """For people."""
+    yield "%s, %s" % (d["date"], d["command"])
     yield "%s, %d CPUs, %d MiB, Linux %s, %s" % (
         d["cpu"], d["cpus"], d["memory_mib"], d["kernel"], d["filesystem"])
     yield "%s; %s; %s; %s" % (d["nbdkit"], d["qemu"], d["fio"], d["nbdcopy"])

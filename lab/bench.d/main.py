@@ -55,7 +55,7 @@ def parse_args():
         usage="lab/bench [--quick] [--cases LIST] [--rows REGEX] [--rounds N]\n"
               "                     [--cold] [--build|--plugin PATH] [--before PATH]\n"
               "                     [--out DIR] [--size SIZE] [--seconds N]\n"
-              "                     [--servers LIST]")
+              "                     [--servers LIST] [--noise PERCENT]")
     p.add_argument("--top", required=True, help=argparse.SUPPRESS)
     p.add_argument("--plugin", required=True)
     p.add_argument("--before")
@@ -67,6 +67,7 @@ def parse_args():
     p.add_argument("--out")
     p.add_argument("--size", type=parse_size)
     p.add_argument("--seconds", type=positive(float))
+    p.add_argument("--noise", type=positive(float))
     p.add_argument("--servers", type=parse_servers, default=list(servers.KINDS))
     return p.parse_args()
 
@@ -106,6 +107,7 @@ def run(config, plan, out):
     # Also when it is interrupted, or something is wrong: what there is.
     try:
         progress.passing("writing %d MiB of random bytes" % (config.size // MiB))
+        rows.claim_memory(config, machine.memory("MemAvailable") // 2)
         images.random_raw(config.pool, config.size)
         for number, title, groups in plan:
             progress.line("%d. %s" % (number, title))

@@ -42,6 +42,10 @@ class Config:
         # Another build of the plugin, if there is one.
         self.before = args.before and whole_path(args.before)
         self.quick = args.quick
+        # A row is measured again if two equal servers differ by more, as a part of 1.
+        self.noise = None if args.quick else 0.1
+        if args.noise is not None:
+            self.noise = args.noise / 100
         self.cold = args.cold
         self.rounds = args.rounds or (2 if args.quick else 3)
         self.seconds = args.seconds or (0.4 if args.quick else 3)
@@ -92,6 +96,10 @@ class Progress:
 
 # --- measuring
 
+# So often is a row measured before it is given up.
+ATTEMPTS = 3
+
+
 def best_aio(config):
     """How qemu-nbd is fastest here: its own measure, on an image of its own."""
     modes = ("io_uring", "native") if config.cold else ("io_uring", "threads")
@@ -120,11 +128,14 @@ def best_aio(config):
 
 
 @contextlib.contextmanager
-def in_its_role(config, kind):
-    """The other build is used as the plugin is, on the same images."""
+def in_its_role(config, kind, reference):
+    """The other build is used as the plugin is, on the same images; and the reference once
+    more."""
     plugin = config.plugin
     if kind == servers.BEFORE:
         kind, config.plugin = servers.PLUGIN, config.before
+    elif kind == servers.SELF:
+        kind = reference
     try:
         yield kind
     finally:
@@ -132,7 +143,10 @@ def in_its_role(config, kind):
 
 
 def kinds_of(config, row):
-    kinds = [k for k in row.kinds if k in config.kinds]
+    kinds = list(row.kinds)
+    # (Not beside the reference, whoever begins.)
+    if report.reference(row) in kinds:
+        kinds.insert(-1, servers.SELF)
     if config.before and servers.PLUGIN in kinds:
         kinds.append(servers.BEFORE)
     return kinds
@@ -145,7 +159,7 @@ def measure_row(config, row, kinds):
         if kind in row.skipped:
             continue
         try:
-            with in_its_role(config, kind) as role:
+            with in_its_role(config, kind, report.reference(row)) as role:
                 sample = row.sample(config, role)
             texts.append("%s %s" % (servers.LABELS[kind], report.number(sample.value)))
         except (servers.ServerError, clients.ClientError, nbd.Error, OSError,
@@ -155,6 +169,14 @@ def measure_row(config, row, kinds):
             texts.append("%s FAILED: %s" % (servers.LABELS[kind], e))
         row.add(kind, sample)
     return ", ".join(texts)
+
+
+def too_noisy(config, row):
+    """What two equal servers differ by, as a ratio, or None if that is little enough."""
+    own = report.ratio_to_itself(row)
+    if config.noise is None or own is None or abs(own["median"] - 1) <= config.noise:
+        return None
+    return own["median"]
 
 
 def measure_round(config, n, active, progress):
@@ -176,6 +198,8 @@ def measure_group(config, group, progress):
     active = [row for row in group.rows if "" not in row.skipped]
     if not active:
         return
+    for row in active:
+        row.kinds = tuple(k for k in row.kinds if k in config.kinds)
     progress.passing("preparing: " + group.title)
     images.remove(config.images)
     os.mkdir(config.images)
@@ -193,8 +217,20 @@ def measure_group(config, group, progress):
         progress.line("   %s: %s" % (group.title, e))
         return
 
-    for n in range(config.rounds):
-        measure_round(config, n, [r for r in active if r.rss_of is None], progress)
+    again = [row for row in active if row.rss_of is None]
+    for attempt in range(ATTEMPTS):
+        for n in range(config.rounds):
+            measure_round(config, n, again, progress)
+        for row in again:
+            row.noisy = too_noisy(config, row)
+        again = [row for row in again if row.noisy]
+        if not again or attempt == ATTEMPTS - 1:
+            break
+        for row in again:
+            progress.line("   %s: equal servers differed, %.2f: once more"
+                          % (row.name, row.noisy))
+            row.samples.clear()
+        progress.total += config.rounds * sum(row.often for row in again)
     for row in active:
         if row.rss_of is None:
             continue

@@ -12,7 +12,7 @@ import json
 import statistics
 
 from rows import LESS
-from servers import BEFORE, KINDS, LABELS, LIMIT, PLUGIN, QEMU
+from servers import BEFORE, KINDS, LABELS, LIMIT, PLUGIN, QEMU, SELF
 
 MANY = 8
 
@@ -54,6 +54,17 @@ def ratio(row, kind):
                             row.samples.get(kind, [])))
 
 
+def reference(row):
+    """Which server is measured twice."""
+    return LIMIT if LIMIT in row.kinds else QEMU
+
+
+def ratio_to_itself(row):
+    """Of equal servers."""
+    return spread(quotients(row.better, row.samples.get(SELF, []),
+                            row.samples.get(reference(row), [])))
+
+
 def ratio_against(row):
     """The plugin in this row against the plugin in another one."""
     if row.against is None:
@@ -83,6 +94,10 @@ def to_json(cases, settings):
                 for kind in (LIMIT, QEMU, BEFORE):
                     if ratio(row, kind):
                         r["ratio"][kind] = ratio(row, kind)
+                if ratio_to_itself(row):
+                    r["self"] = ratio_to_itself(row)
+                if row.noisy:
+                    r["noisy"] = row.noisy
                 if row.goals:
                     r["goals"] = row.goals
                 if ratio_against(row):
@@ -113,7 +128,7 @@ def ratio_text(r, goal):
     return brackets % (short(r["median"]), missed, short(r["low"]), short(r["high"]))
 
 
-COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %8s%s"
+COLUMNS = "%-58s %10s %10s %10s %-6s %-20s %-20s %-20s %8s%s"
 
 
 def table(cases, settings, machine_lines):
@@ -125,7 +140,8 @@ def table(cases, settings, machine_lines):
               "" if settings["rounds"] == 1 else "s",
               settings["seconds"], settings["qemu_options"]))
     yield ("Ratios: how many times better the plugin is, as the median; (the extremes), or "
-           "[the middle half] of %d turns and more; ! where a goal is missed." % MANY)
+           "[the middle half] of %d turns and more; ! where a goal is missed.  self: the "
+           "first server, measured twice in each turn, to itself." % MANY)
     for number_, title, groups in cases:
         yield ""
         yield "%d. %s" % (number_, title)
@@ -134,14 +150,15 @@ def table(cases, settings, machine_lines):
 
 
 def group_table(group):
-    measured = [row for row in group.rows if any(values(row, k) for k in KINDS)]
+    measured = [row for row in group.rows
+                if not row.noisy and any(values(row, k) for k in KINDS)]
     before = any(values(row, BEFORE) for row in measured)
     first = group.reference
     yield ""
     if measured:
         yield COLUMNS % ("  " + group.title, LABELS[first], LABELS[QEMU], LABELS[PLUGIN],
                          "", "to the limit" if first == LIMIT else "to " + LABELS[first],
-                         "to qemu-nbd", "MiB", "  to before" if before else "")
+                         "to qemu-nbd", "self", "MiB", "  to before" if before else "")
     else:
         yield "  " + group.title
     for row in measured:
@@ -151,6 +168,7 @@ def group_table(group):
             number(median(row, PLUGIN)), row.unit,
             ratio_text(ratio(row, first), row.goals.get(first)),
             ratio_text(ratio(row, QEMU), row.goals.get(QEMU)),
+            ratio_text(ratio_to_itself(row), None),
             number(memory and memory / (1 << 20)),
             "  " + ratio_text(ratio(row, BEFORE), None) if before else "")).rstrip()
         against = ratio_against(row)
@@ -161,6 +179,10 @@ def group_table(group):
     for row in group.rows:
         for kind, reason in row.skipped.items():
             missing.setdefault((kind, reason), []).append(row.name)
+    for row in group.rows:
+        if row.noisy:
+            yield ("    no figure: %s: equal servers differed, %.2f: the machine was busy"
+                   % (row.name, row.noisy))
     for (kind, reason), names in missing.items():
         more = " and %d more" % (len(names) - 1) if len(names) > 1 else ""
         yield "    no figure%s: %s%s: %s" % (

@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
+import machine
 from servers import KINDS, LIMIT, PLUGIN, QEMU, Server, limit_files
 
 MORE, LESS = "more", "less"
@@ -48,6 +49,8 @@ class Row:
     # Why there are no samples, or not of all: by server, or "" for all of them.
     skipped: dict = field(default_factory=dict)
     samples: dict = field(default_factory=dict)
+    # More than config.noise: what the reference differs from itself, as a ratio.
+    noisy: float = None
 
     def add(self, kind, sample):
         self.samples.setdefault(kind, []).append(sample)
@@ -80,24 +83,31 @@ def read_anew(path):
             pass
 
 
-def claim_memory(config):
+def claim_memory(config, limit=1 << 30):
     """Before files are written.  A hypervisor may take back memory that a machine has not
     used for a while: then whoever comes next pays for getting it again, many times what
     the write itself takes."""
-    size = min(config.size, 1 << 30)
+    size = min(config.size, limit)
     with mmap.mmap(-1, size) as memory:
         for offset in range(0, size, mmap.PAGESIZE):
             memory[offset] = 1
 
 
+# What the host may have to write, and how long that is waited for.
+DIRTY, PATIENCE = 32 << 20, 20
+
+
 def settle(config):
     """Before each sample: what was written earlier does not disturb this one."""
-    # Only our own files: the machine's others are not ours to wait for.
     for directory, _, names in os.walk(config.work):
         for name in names:
             fd = os.open(os.path.join(directory, name), os.O_RDONLY)
             os.fsync(fd)
             os.close(fd)
+    # What others write is not ours to sync.
+    end = time.monotonic() + PATIENCE
+    while machine.dirty() > DIRTY and time.monotonic() < end:
+        time.sleep(0.1)
     if config.cold:
         with open("/proc/sys/vm/drop_caches", "w") as f:
             f.write("3")
@@ -127,11 +137,6 @@ def load(images, client, settings=None, warm=True, writes=None):
             value = client(server)
             return Sample(value, server.peak_rss())
     return sample
-
-
-def in_all_roles(role, sample):
-    """The same server whoever is asked for: what the machine makes of equal servers."""
-    return lambda config, kind: sample(config, role)
 
 
 def start(images, client, settings=None):

@@ -33,6 +33,10 @@ LABELS = {LIMIT: "limit", QEMU: "qemu-nbd", PLUGIN: "plugin"}
 BEFORE = "before"
 LABELS[BEFORE] = "before"
 
+# What the plugin is compared with, once more: how much two equal servers differ.
+SELF = "self"
+LABELS[SELF] = "itself"
+
 # No server: a virtual machine that opens the image itself (lab/pictures).
 DRIVER = "driver"
 LABELS[DRIVER] = "QEMU itself"

@@ -2,6 +2,7 @@
 """lab/comparison, after systems and programs are there: see its opening comment."""
 
 import argparse
+import dataclasses
 import os
 import re
 import signal
@@ -41,6 +42,10 @@ class Config:
         self.seconds = args.seconds or (0.3 if args.quick else 1)
         self.size = args.size or (64 * MiB if args.quick else GiB)
         self.threads = args.threads
+        # A row is measured again if equal servers differ by more, as a part of 1.
+        self.noise = None if args.quick else 0.1
+        if args.noise is not None:
+            self.noise = args.noise / 100
         self.sockets = args.sockets
         # In the order of the command line: contestants.System, or (name, why not).
         self.systems = [
@@ -87,7 +92,7 @@ def parse_args():
               "                      [--rows REGEX] [--list] [--no-libraries]\n"
               "                      [--plugin PATH] [--core PATH] [--threads N]\n"
               "                      [--size SIZE] [--seconds N] [--out DIR] [--new]\n"
-              "                      [--mirror URL]")
+              "                      [--mirror URL] [--noise PERCENT]")
     for name in ("top", "plugin", "core", "drivers", "out", "sockets", "environment"):
         p.add_argument("--" + name, required=True, help=argparse.SUPPRESS)
     for name in ("here", "root", "missing"):
@@ -99,11 +104,16 @@ def parse_args():
     p.add_argument("--only", type=re.compile, default=re.compile(""))
     p.add_argument("--rows", type=re.compile, default=re.compile(""))
     p.add_argument("--size", type=parse_size)
+    p.add_argument("--noise", type=positive(float))
     p.add_argument("--seconds", type=positive(float))
     return p.parse_args()
 
 
 # --- measuring
+
+# So often is a row measured before it is given up.
+ATTEMPTS = 3
+
 
 def heats(field):
     """The plugin, or its core, with those that are measured in turn with it."""
@@ -125,8 +135,12 @@ def why_not(row, contestant):
 def measure(config, row, heat, turn):
     """One turn."""
     found = {}
-    first = turn % len(heat)
-    for contestant in heat[first:] + heat[:first]:
+    first = turn % (len(heat) + 1)
+    # The first one once more, not beside itself.
+    middle = (len(heat) + 1) // 2
+    again = dataclasses.replace(heat[0], name=standings.SELF)
+    field = [*heat[:middle], again, *heat[middle:]]
+    for contestant in field[first:] + field[:first]:
         reason = why_not(row, contestant)
         if reason is None:
             try:
@@ -137,12 +151,19 @@ def measure(config, row, heat, turn):
                 say("   %s: %s" % (contestant.name, reason))
         row.skipped[contestant.name] = reason
     ours = found.get(heat[0].name)
-    for contestant in heat:
+    for contestant in field:
         if contestant.name in found:
             row.samples.setdefault(contestant.name, []).append(
                 (found[contestant.name], ours))
     return ", ".join("%s %s" % (name, standings.number(value))
                      for name, value in found.items())
+
+
+def measure_row(config, row, field):
+    for n in range(config.rounds):
+        for i, heat in enumerate(heats(field)):
+            said = measure(config, row, heat, n + i)
+            say("%s, round %d: %s" % (row.name, n + 1, said))
 
 
 def measure_group(config, group, field):
@@ -153,10 +174,16 @@ def measure_group(config, group, field):
         group.prepare(config)
         images.run("sync", "-f", config.images)
     for row in group.rows:
-        for n in range(config.rounds):
-            for i, heat in enumerate(heats(field)):
-                said = measure(config, row, heat, n + i)
-                say("%s, round %d: %s" % (row.name, n + 1, said))
+        for attempt in range(ATTEMPTS):
+            measure_row(config, row, field)
+            own = standings.spread(row, standings.SELF)
+            row.noisy = (own is not None and config.noise is not None and
+                         abs(own["median"] - 1) > config.noise)
+            if not row.noisy:
+                break
+            say("   equal servers differed, %.2f" % own["median"])
+            if attempt < ATTEMPTS - 1:
+                row.samples.clear()
     images.remove(config.images)
 
 
@@ -201,6 +228,7 @@ def run(config, plan, settings, out):
     if rows.free_bytes(config.work) < needed:
         die("%s: %d GiB are needed; see --out and --size" % (out, -(-needed // GiB)))
     try:
+        rows.claim_memory(config, machine.memory("MemAvailable") // 2)
         images.random_raw(config.pool, config.size)
         for title, field, groups in plan:
             say("== " + title)

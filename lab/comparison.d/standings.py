@@ -2,7 +2,7 @@
 """The table, the JSON file and the picture.
 
 A ratio is the plugin's speed divided by a rival's in the same turn.  The table shows the
-median over all turns and the extremes.  A rival whose median is faster than the plugin is
+median over all turns and the extremes (of many turns, the middle half).  A rival whose median is faster than the plugin is
 marked, and listed at the end.
 """
 
@@ -17,12 +17,15 @@ from common import gnuplot, quote
 
 LOST = "!"
 
+# The plugin, measured once more in each turn.
+SELF = "self"
+
 number = report.number
 
 
-def spread(row, contestant):
-    return report.spread([ours / theirs for theirs, ours in
-                          row.samples.get(contestant.name, []) if ours and theirs])
+def spread(row, name):
+    return report.spread([ours / theirs for theirs, ours in row.samples.get(name, [])
+                          if ours and theirs])
 
 
 def median(row, contestant):
@@ -57,7 +60,7 @@ def row_lines(row, field):
     yield ""
     yield "%s (%s)" % (row.name, row.unit)
     for contestant in field:
-        value, r = median(row, contestant), spread(row, contestant)
+        value, r = median(row, contestant), spread(row, contestant.name)
         if value is None:
             why = reason(row, contestant)
             if not contestant.missing:
@@ -74,7 +77,14 @@ def row_lines(row, field):
 
 
 def measured(groups):
-    return [row for group in groups for row in group.rows if row.samples or row.skipped]
+    return [row for group in groups for row in group.rows
+            if not row.noisy and (row.samples or row.skipped)]
+
+
+def own_ratio(row):
+    """What equal servers made of each other."""
+    own = spread(row, SELF)
+    return short(own["median"]) if own else "-"
 
 
 def matrix(field, groups):
@@ -85,24 +95,25 @@ def matrix(field, groups):
     yield ""
     for i, contestant in enumerate(present):
         yield "  %s  %s" % (chr(ord("A") + i), contestant.name)
+    yield "  self  the plugin itself, once more"
     yield ""
     yield ("%-42s" % "" + "".join(
-        "%6s " % chr(ord("A") + i) for i in range(len(present)))).rstrip()
+        "%6s " % chr(ord("A") + i) for i in range(len(present))) + "  self")
     for row in measured(groups):
         cells = []
         for contestant in present:
-            r = spread(row, contestant)
+            r = spread(row, contestant.name)
             cells.append("%6s " % "-" if r is None else "%6s%s" % (
                 short(r["median"]), LOST if r["median"] < 1 else " "))
-        yield ("%-42s%s" % (row.name.replace("in process: ", ""),
-                            "".join(cells))).rstrip()
+        yield "%-42s%s%6s" % (row.name.replace("in process: ", ""), "".join(cells),
+                              own_ratio(row))
 
 
 def losses(plan):
     for _, field, groups in plan:
         for row in measured(groups):
             for contestant in field[1:]:
-                r = spread(row, contestant)
+                r = spread(row, contestant.name)
                 if r and r["median"] < 1:
                     yield "  %-44s %-46s %s (%s..%s)" % (
                         row.name, contestant.name, short(r["median"]), short(r["low"]),
@@ -117,7 +128,8 @@ def table(plan, settings):
     if settings["threads"]:
         yield "nbdkit -t %d" % settings["threads"]
     yield ("Ratios: the plugin's speed divided by the rival's in the same turn, as the "
-           "median and (the extremes); %s where the plugin is slower." % LOST)
+           "median and (the extremes), or of %d turns and more (the middle half); %s where "
+           "the plugin is slower." % (report.MANY, LOST))
     for title, field, groups in plan:
         yield ""
         yield "== " + title
@@ -130,6 +142,13 @@ def table(plan, settings):
         yield "Not measured:"
         for name, why in missing:
             yield "  %s: %s" % (name, why)
+    noisy = [row.name for _, _, groups in plan for group in groups for row in group.rows
+             if row.noisy]
+    if noisy:
+        yield ""
+        yield "No figure, because equal servers differed too much:"
+        for name in noisy:
+            yield "  " + name
     lost = list(losses(plan))
     yield ""
     yield "The plugin is slower than:" if lost else "The plugin is nowhere slower."
@@ -147,7 +166,8 @@ def to_json(plan, settings):
             "rows": [{
                 "name": row.name, "unit": row.unit,
                 "median": {c.name: median(row, c) for c in field if median(row, c)},
-                "ratio": {c.name: spread(row, c) for c in field[1:] if spread(row, c)},
+                "ratio": {c.name: spread(row, c.name) for c in field[1:] if spread(row, c.name)},
+                "self": spread(row, SELF),
                 "samples": row.samples,
                 "missing": {c.name: reason(row, c) for c in field
                             if median(row, c) is None},
@@ -170,14 +190,14 @@ def picture(plan, path):
     powers, beginning at 1.  Bars to the left are losses."""
     title, field, groups = plan[0]
     present = [c for c in field[1:] if not c.missing]
-    lines = [row for row in measured(groups) if any(spread(row, c) for c in present)]
+    lines = [row for row in measured(groups) if any(spread(row, c.name) for c in present)]
     if not lines:
         return False
     colour, width = colours(present), 0.8 / len(present)
     script, low, high = ["$bars << END"], 0.8, 1.25
     for i, row in enumerate(lines):
         for j, contestant in enumerate(present):
-            r = spread(row, contestant)
+            r = spread(row, contestant.name)
             if r is None:
                 continue
             y = i + (j - (len(present) - 1) / 2) * width
@@ -208,7 +228,7 @@ def picture(plan, path):
 
 
 def write(plan, settings, out):
-    if not any(measured(groups) for _, _, groups in plan):
+    if not any(row.samples for _, _, groups in plan for g in groups for row in g.rows):
         return
     text = "\n".join(table(plan, settings))
     print(text, flush=True)

@@ -40,6 +40,8 @@ class Row:
     needs: frozenset = frozenset()
     # By a contestant's name: (value, the plugin's value in the same turn).
     samples: dict = field(default_factory=dict)
+    # Equal servers differed by more than config.noise.
+    noisy: bool = False
     # Why there are none, or no more, by name.
     skipped: dict = field(default_factory=dict)
 

@@ -63,7 +63,7 @@ def parse_args():
     p.add_argument("--quick", action="store_true")
     p.add_argument("names", nargs="*", metavar="NAME")
     # (measure.Config asks.)
-    p.set_defaults(before=None)
+    p.set_defaults(before=None, noise=None)
     args = p.parse_args()
     for name in args.names:
         if name not in PICTURES:
@@ -123,7 +123,8 @@ def measure(config, names, out):
           % ("cold" if config.cold else "warm", config.rounds,
              "" if config.rounds == 1 else "s", config.seconds,
              " ".join(servers.qemu_options(config))))
-    print("Medians; ratios say how many times better the plugin is (and the extremes).",
+    print("Medians; ratios say how many times better the plugin is (and the extremes).  "
+          "self: the first server, measured twice in each turn, to itself.",
           flush=True)
     images.random_raw(config.pool, config.size)
     for name in names:

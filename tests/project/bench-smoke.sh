@@ -15,7 +15,7 @@ bench ()
 {
   rm -rf "$out"
   "$srcdir/../lab/bench" --plugin "$PLUGIN" --out "$out" \
-    --size 16M --seconds 0.1 --rounds 1 "$@"
+    --size 16M --seconds 0.1 --rounds 1 --noise 99999 "$@"
 }
 
 bench --quick --cases 2,6
@@ -59,6 +59,8 @@ for case in results["cases"]:
         for kind in "limit", "qemu", "plugin":
             assert low < row["median"][kind] < high, (kind, row)
             assert len(row["samples"][kind]) == 1
+        # The limit is measured twice.
+        assert row["unit"] == "MiB" or row["self"]["turns"] == 1, row
         for kind in "limit", "qemu":
             r = row["ratio"][kind]
             ours, theirs = row["median"]["plugin"], row["median"][kind]
@@ -185,6 +187,18 @@ assert r["turns"] == 10 and r["median"] == statistics.median(q), row
 assert q[0] <= q[2] <= r["low"] <= r["median"] <= r["high"] <= q[7], row
 PY
 grep -q '1 x depth 1 .*\[.*\.\..*\]' "$out/table.txt"
+rm -r "$out"
+
+# Equal servers that differ make a row worthless.
+bench --cases 1 --rows '1 x depth 1$' --servers limit,plugin --noise 0.0000001
+grep -q 'no figure: .*1 x depth 1: equal servers differed' "$out/table.txt"
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+row, = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert row["noisy"] == row["self"]["median"] and row["self"]["turns"] == 5, row
+PY
 rm -r "$out"
 
 # What can't be is refused before anything is done.
