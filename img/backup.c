@@ -103,7 +103,7 @@ struct backup {
   struct repository_generation g;
   char *onto;                   /* where it is written in place, or NULL */
   uint64_t rate;
-  bool taken;
+  bool taken;                   /* the image may have something for it */
 };
 
 static int
@@ -572,7 +572,8 @@ begin_backup (struct backup *b)
   return 0;
 }
 
-/* What is possible now: the next backup does the rest. */
+/* What is possible now: the next backup does the rest, if the repository is there, by whose id
+ * it finds that. */
 static void
 give_up (struct backup *all, unsigned n)
 {
@@ -581,7 +582,7 @@ give_up (struct backup *all, unsigned n)
 
   for (unsigned i = 0; i < n; i++)
     if (all[i].taken)
-      tidy (&all[i]);
+      all[i].taken = tidy (&all[i]) == -1;
   report_silence (before);
 }
 
@@ -745,6 +746,8 @@ run_with (const struct arguments *a, struct live *l, const struct secrets *secre
 
   for (unsigned i = 0; disks && all && i < n; i++) {
     backupdisk_close (&disks[i]);
+    if (all[i].repository && !all[i].taken)
+      repository_abandon (all[i].repository);
     repository_free (all[i].repository);
     free (all[i].base);
     free (all[i].onto);

@@ -63,6 +63,8 @@
 struct repository {
   char *path;                   /* absolute */
   int lock;                     /* -1: it is only read */
+  bool new;                     /* it was created, ... */
+  unsigned directories;         /* ... and so many directories for it */
   json_t *manifest;
   char prefix[40];
 };
@@ -533,15 +535,16 @@ refuse_file (const struct repository *r, const char *name)
 
 /* --- beginning --- */
 
-/* Makes the directory, and those above it, durably. */
+/* Makes the directory, and those above it, durably.  Counts them. */
 static int
-make_directory (const char *path)
+make_directory (const char *path, unsigned *made)
 {
   CLEANUP_FREE char *above = strdup (path);
   char *slash = above ? strrchr (above, '/') : NULL;
   int fd;
 
   if (mkdir (path, 0777) == 0) {
+    ++*made;
     if (slash)
       slash[slash == above] = '\0';
     fd = slash ? open (above, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -555,7 +558,7 @@ make_directory (const char *path)
     return 0;
   if (errno == ENOENT && slash && slash != above) {
     *slash = '\0';
-    return make_directory (above) == -1 ? -1 : make_directory (path);
+    return make_directory (above, made) == -1 ? -1 : make_directory (path, made);
   }
   report_error ("%s: cannot make the directory: %m", path);
   return -1;
@@ -565,6 +568,7 @@ static int
 take_lock (struct repository *r)
 {
   CLEANUP_FREE char *path = repository_path (r, ".lock");
+  struct stat st;
 
   if (path == NULL)
     return -1;
@@ -573,9 +577,11 @@ take_lock (struct repository *r)
     report_error ("%s: %m", path);
     return -1;
   }
-  if (flock (r->lock, LOCK_EX | LOCK_NB) == 0)
+  errno = 0;
+  /* (It may have been that of a repository which repository_abandon removes.) */
+  if (flock (r->lock, LOCK_EX | LOCK_NB) == 0 && fstat (r->lock, &st) == 0 && st.st_nlink > 0)
     return 0;
-  if (errno != EWOULDBLOCK) {
+  if (errno != EWOULDBLOCK && errno != 0) {
     report_error ("%s: cannot lock it: %m", path);
     return -1;
   }
@@ -600,13 +606,35 @@ create (struct repository *r, const char *disk)
     { "id", jsontext_string (text) }, { "disk", jsontext_string (disk) },
     { "generations", json_array () });
   snprintf (r->prefix, sizeof r->prefix, "backup-%s-", text);
-  return r->manifest ? save (r) : no_memory (r);
+  if (r->manifest == NULL)
+    return no_memory (r);
+  r->new = save (r) == 0;
+  return r->new ? 0 : -1;
+}
+
+/* (What cannot be removed does no harm.) */
+void
+repository_abandon (struct repository *r)
+{
+  CLEANUP_FREE char *path = strdup (r->path);
+  static const char *const files[] = { MANIFEST, ".lock" };
+
+  if (!r->new || repository_count (r) > 0)
+    return;
+  for (unsigned i = 0; i < sizeof files / sizeof files[0]; i++) {
+    CLEANUP_FREE char *file = repository_path (r, files[i]);
+
+    if (file)
+      unlink (file);
+  }
+  for (unsigned i = 0; path && i < r->directories && rmdir (path) == 0; i++)
+    *strrchr (path, '/') = '\0';
 }
 
 static int
 begin_manifest (struct repository *r, const char *disk)
 {
-  if (make_directory (r->path) == -1 || take_lock (r) == -1)
+  if (make_directory (r->path, &r->directories) == -1 || take_lock (r) == -1)
     return -1;
   if (read_manifest (r) == 0)
     return repository_sweep (r);

@@ -21,6 +21,8 @@ extern struct repository *repository_open (const char *directory);
  * has left half done is removed.  Creates it, if there is none, for the disk that is
  * called DISK. */
 extern struct repository *repository_begin (const char *directory, const char *disk);
+/* Removes it again, if repository_begin has created it, and there is no generation. */
+extern void repository_abandon (struct repository *);
 extern void repository_free (struct repository *);      /* NULL is allowed */
 
 /* The name by which it is known in images: bitmaps and snapshots that are made for it begin

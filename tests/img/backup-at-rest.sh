@@ -90,6 +90,8 @@ untouched ()
 untouched 'raw images do not support incremental backups' backup -f raw 1.raw backups
 make_image other.qcow2 1M compat=0.10
 untouched 'other.qcow2: .*version' backup other.qcow2 backups
+img_refused 'other.qcow2: .*version' backup other.qcow2 new/new/repository
+[ ! -e new ]
 rm other.qcow2
 make_image other.qcow2 1M data_file=data,data_file_raw=on
 untouched 'other.qcow2: .*data file' backup other.qcow2 backups

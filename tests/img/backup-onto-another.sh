@@ -69,6 +69,7 @@ before="$(sha256sum base.raw)"
 img_refused 'a.qcow2: .*lock' backup --onto a.qcow2 a.qcow2 itself
 img_refused 'base.raw: .*lock' backup --onto base.raw over.qcow2 itself
 [ "$before" = "$(sha256sum base.raw)" ]
+[ ! -e itself ]
 check_clean a.qcow2
 same
 
