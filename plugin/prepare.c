@@ -51,7 +51,7 @@ flatten (struct params *p, struct disk *disk)
   progress_end (&progress);
   if (r == -1)
     return -1;
-  report_debug ("%s: flattened, %" PRIu64 " bytes were copied", p->path, copied);
+  report_event (EVENT_CHANGED, p->path, "flattened, %" PRIu64 " bytes were copied", copied);
   p->options.backing = BACKING_FOLLOW;
   p->options.backing_format = NULL;
   return 0;

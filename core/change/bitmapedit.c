@@ -271,6 +271,23 @@ release (void *opaque, struct alloc *alloc)
   shadow_release (c->done, alloc);
 }
 
+static void
+tell (const struct change *c)
+{
+  static const char *const done[] = {
+    [BITMAP_REMOVE] = "removed", [BITMAP_CLEAR] = "cleared", [BITMAP_ADD] = "added",
+    [BITMAP_ENABLE] = "enabled", [BITMAP_DISABLE] = "disabled",
+    [BITMAP_MERGE] = "merged with another one",
+  };
+  const char *const path = disk_get_options (c->disk)->path;
+
+  if (c->snapshot)
+    report_event (EVENT_CHANGED, path, "snapshot \"%s\" was created", c->snapshot);
+  for (size_t i = 0; i < c->n; i++)
+    report_event (EVENT_CHANGED, path, "bitmap \"%s\" was %s", c->edits[i].name,
+                  done[c->edits[i].what]);
+}
+
 static int
 change_disk (struct change *c)
 {
@@ -280,6 +297,8 @@ change_disk (struct change *c)
   const int r = disk_change (c->disk, &dc);
 
   shadow_free (c->done);
+  if (r == 0)
+    tell (c);
   return r;
 }
 

@@ -817,9 +817,8 @@ tell_move (void *opaque, struct alloc *alloc)
   const struct commit *c = opaque;
 
   (void) alloc;
-  report_notice ("%s: the disk has moved here from %s",
-                 storage_path (layers_file (c->stack, c->what.base)),
-                 storage_path (layers_file (c->stack, 0)));
+  report_event (EVENT_MOVED, storage_path (layers_file (c->stack, c->what.base)),
+                "the disk has moved here from %s", storage_path (layers_file (c->stack, 0)));
 }
 
 /* The base is at rest. */

@@ -498,8 +498,8 @@ create_image (const struct create_options *options, struct created **created)
   free (m.chunk);
   free (m.luks);                /* it contains no secrets */
   if (r == 0) {
-    report_debug ("%s: created, %" PRIu64 " bytes, a disk of %" PRIu64,
-                  options->path, m.n.file_size, m.n.options.size);
+    report_event (EVENT_CHANGED, options->path, "created, %" PRIu64 " bytes, a disk of %"
+                  PRIu64, m.n.file_size, m.n.options.size);
     *c = (struct created) {
       .image = m.image, .data = m.data, .options = options, .end = m.n.file_size,
       .disk_size = m.n.options.size, .most = newimage_full_size (&m.n.options),

@@ -17,6 +17,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ struct change {
   const struct edit *edit;
   const struct edit_options *options;
   bool shrinks, ends_within;    /* the disk becomes smaller; and then ends in a cluster */
+  uint64_t size;                /* of the disk afterwards, in bytes */
   uint64_t end;                 /* of the file before, in bytes */
   struct shadow *done;          /* NULL: it was not necessary */
 };
@@ -270,6 +272,7 @@ make_resize (void *opaque, struct image *image)
 
   if (plan (c, disk_inside (c->disk).view, &ro) == -1)
     return -1;
+  c->size = ro.size;
   c->shrinks = ro.size < image->header.size;
   c->ends_within = ro.size % image->header.cluster_size != 0;
   c->end = storage_size (image->file);
@@ -381,6 +384,26 @@ tidy (struct change *c)
     change_more (c, &zero);
 }
 
+static void
+tell (const struct change *c)
+{
+  const char *const name = c->edit->name, *const path = c->d->path;
+
+  switch (c->edit->kind) {
+  case EDIT_SNAPSHOT_CREATE:
+    report_event (EVENT_CHANGED, path, "snapshot \"%s\" was created", name);
+    break;
+  case EDIT_SNAPSHOT_APPLY:
+    report_event (EVENT_CHANGED, path, "the disk went back to snapshot \"%s\"", name);
+    break;
+  case EDIT_SNAPSHOT_DELETE:
+    report_event (EVENT_CHANGED, path, "snapshot \"%s\" was deleted", name);
+    break;
+  case EDIT_RESIZE:
+    report_event (EVENT_CHANGED, path, "the disk has %" PRIu64 " bytes now", c->size);
+  }
+}
+
 static int
 edit_one (struct disk *disk, const struct edit_options *options, const struct edit *edit)
 {
@@ -390,9 +413,12 @@ edit_one (struct disk *disk, const struct edit_options *options, const struct ed
   const int r = change (&c);
 
   shadow_free (c.done);
-  if (r == 0 && c.shrinks)
+  if (r == -1)
+    return -1;
+  tell (&c);
+  if (c.shrinks)
     tidy (&c);
-  return r;
+  return 0;
 }
 
 int

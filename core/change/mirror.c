@@ -132,7 +132,7 @@ tell_move (void *opaque, struct alloc *alloc)
   const struct mirror *m = opaque;
 
   (void) alloc;
-  report_notice ("%s: the disk has moved here from %s", target_path (m), m->old);
+  report_event (EVENT_MOVED, target_path (m), "the disk has moved here from %s", m->old);
 }
 
 const char *

@@ -189,8 +189,10 @@ overlay_disk (struct disk *d, const struct overlay *overlay)
   r = change (&c);
   KEEP_ERRNO_FOR_BLOCK;
   image_close (c.top);
-  if (r == 0)
+  if (r == 0) {
     created_keep (created);
+    report_event (EVENT_CHANGED, overlay->path, "it is the image of the disk now");
+  }
   else
     created_withdraw (created);
   return r;

@@ -14,6 +14,7 @@
 
 #include <config.h>
 
+#include "util/report.h"
 #include "image/backingref.h"
 #include "change/edit.h"
 #include "change/relink.h"
@@ -45,5 +46,11 @@ relink_disk (struct disk *disk, const char *name)
   struct change c = { disk, name };
   const struct disk_change dc = { .opaque = &c, .make = make, .data_file = true };
 
-  return disk_change (disk, &dc);
+  const int r = disk_change (disk, &dc);
+
+  if (r == 0)
+    report_event (EVENT_CHANGED, disk_get_options (disk)->path,
+                  name[0] ? "the header names another backing file"
+                  : "the header names no backing file any more");
+  return r;
 }

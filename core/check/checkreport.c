@@ -175,11 +175,11 @@ checkreport_tell_lost (const struct check_layer *l)
 
   for (size_t i = 0; i < n; i++)
     if (i < TOLD)
-      report_notice ("%s: repair: %s", l->path, list[i].text);
+      report_event (EVENT_REPAIRED, l->path, "repair: %s", list[i].text);
     else
       left += list[i].times;
   if (left > 0)
-    report_notice ("%s: repair: and %" PRIu64 " more", l->path, left);
+    report_event (EVENT_REPAIRED, l->path, "repair: and %" PRIu64 " more", left);
 }
 
 /* --- for programs --- */

@@ -201,8 +201,8 @@ leaks_free (struct image *image)
   int r;
 
   if (storage_size (image->file) >> h->cluster_bits > MAX_WINDOWS * REFWINDOW_CLUSTERS) {
-    report_error ("%s: the image was not closed properly, and has too many clusters to "
-                  "look for leaked ones", storage_path (image->file));
+    report_event (EVENT_DAMAGED, storage_path (image->file), "the image was not closed "
+                  "properly, and has too many clusters to look for leaked ones");
     return 0;
   }
   if (block == NULL || cluster == NULL) {
@@ -216,7 +216,7 @@ leaks_free (struct image *image)
   KEEP_ERRNO_FOR_BLOCK;
   recount_free (l.recount);
   if (r == 0)
-    report_debug ("%s: the image was not closed properly: %" PRIu64 " leaked clusters "
-                  "were freed", storage_path (image->file), l.freed);
+    report_event (EVENT_RECOVERED, storage_path (image->file), "the image was not closed "
+                  "properly: %" PRIu64 " leaked clusters were freed", l.freed);
   return r;
 }

@@ -18,6 +18,7 @@
 
 #include <config.h>
 
+#include "util/report.h"
 #include "format/format.h"
 #include "check/leaks.h"
 #include "check/recover.h"
@@ -31,6 +32,8 @@ recover_image (struct image *image)
   if (h->incompatible & QCOW2_INCOMPAT_DIRTY) {
     if (repair_refcounts (image, false, NULL, NULL) == -1)
       return -1;
+    report_event (EVENT_RECOVERED, storage_path (image->file),
+                  "the image was not closed properly: its refcounts were counted anew");
   }
   else if ((h->autoclear & QCOW2_AUTOCLEAR_IN_USE) ||
            (h->compatible & QCOW2_COMPAT_LAZY_REFCOUNTS)) {

@@ -48,7 +48,8 @@ begin_pause (struct spacewait *s)
   }
   if (!first)
     return;
-  report_notice ("%s: no space is left: requests wait until there is some", s->path);
+  report_event (EVENT_NO_SPACE, s->path,
+                "no space is left: requests wait until there is some");
   if (s->news)
     s->news ();
 }
@@ -68,9 +69,10 @@ end_pause (struct spacewait *s, bool full)
   }
   if (ms == -1)
     return;
-  report_notice ("%s: requests waited for space for %" PRId64 ".%03" PRId64
-                 " seconds, and there is %s", s->path, ms / 1000, ms % 1000,
-                 full ? "still none" : "some again");
+  report_event (full ? EVENT_NO_SPACE : EVENT_SPACE, s->path,
+                "requests waited for space for %" PRId64 ".%03" PRId64
+                " seconds, and there is %s", ms / 1000, ms % 1000,
+                full ? "still none" : "some again");
   if (s->news)
     s->news ();
 }

@@ -321,7 +321,8 @@ may_write (struct disk *d)
   if (disk_why_readonly (d) == NULL)
     return true;
   if (!d->told_readonly)
-    report_error ("%s: served read-only: %s", d->options.path, disk_why_readonly (d));
+    report_event (EVENT_READ_ONLY, d->options.path, "served read-only: %s",
+                  disk_why_readonly (d));
   d->told_readonly = true;
   return false;
 }

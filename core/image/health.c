@@ -221,13 +221,14 @@ health_corrupt (struct health *health, const char *fmt, ...)
   va_end (args);
 
   stop (health, text);
-  if (!atomic_exchange (&health->corrupt, true) || !writable)
-    report_error ("%s: image is corrupt: %s%s",
-                  storage_path (health->file), text,
+  if (!atomic_exchange (&health->corrupt, true))
+    report_event (EVENT_CORRUPT, storage_path (health->file), "image is corrupt: %s%s", text,
                   !writable ? "" :
                   atomic_load (&health->version) >= 3
                   ? "; the image was marked corrupt and will not be changed any more"
                   : "; the image will not be changed any more");
+  else if (!writable)
+    report_error ("%s: image is corrupt: %s", storage_path (health->file), text);
   else
     report_debug ("%s: image is corrupt: %s",
                   storage_path (health->file), text);
@@ -242,9 +243,9 @@ health_fail (struct health *health, const char *why)
 
   if (!stop (health, why))
     return;
-  report_error ("%s: %s: the image in memory and in the file may differ: no more "
-                "changes are accepted until it is opened again",
-                storage_path (health->file), why);
+  report_event (EVENT_FAILED, storage_path (health->file), "%s: the image in memory and in "
+                "the file may differ: no more changes are accepted until it is opened again",
+                why);
   /* Without a mark, the next session does not know that it must do this. */
   if (atomic_load (&health->version) < 3)
     storage_forget_cache (health->file);

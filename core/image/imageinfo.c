@@ -89,9 +89,9 @@ read_snapshots (const struct image *im, struct snapshots *list)
   report_end_keeping (r == -1 && !list->cut);
   if (r == 0 || !list->cut)
     return r;
-  report_notice ("%s: the file ends before the end of its snapshot table (at %" PRIu64
-                 "), or of what this names: snapshots are not described",
-                 storage_path (im->file), im->header.snapshots_offset);
+  report_event (EVENT_DAMAGED, storage_path (im->file), "the file ends before the end of its "
+                "snapshot table (at %" PRIu64 "), or of what this names: snapshots are not "
+                "described", im->header.snapshots_offset);
   snapshots_free (list);
   return 0;
 }

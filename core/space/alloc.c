@@ -109,9 +109,9 @@ watch_end (struct alloc *a)
     return;
   a->low_size = size;
   a->stats.low++;
-  report_notice ("%s: %" PRIu64 " of %" PRIu64 " bytes are left, less than the watermark, %"
-                 PRIu64, storage_path (a->file), size - min64 (end, size), size,
-                 a->watermark);
+  report_event (EVENT_LOW_SPACE, storage_path (a->file), "%" PRIu64 " of %" PRIu64
+                " bytes are left, less than the watermark, %" PRIu64, size - min64 (end, size),
+                size, a->watermark);
   if (a->news)
     a->news ();
 }

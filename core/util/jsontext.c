@@ -110,6 +110,13 @@ jsontext_append (json_t *array, json_t *value)
   return NULL;
 }
 
+/* Is this character of N bytes one of the control characters U+0080 to U+009F? */
+static bool
+is_c1 (const char *s, unsigned n)
+{
+  return n == 2 && s[0] == '\xc2' && (unsigned char) s[1] < 0xa0;
+}
+
 /* Writes a part of the text, which ends with a whole character. */
 static int
 write_part (const char *text, size_t size, void *opaque)
@@ -123,6 +130,8 @@ write_part (const char *text, size_t size, void *opaque)
     c = n == STAND_IN_LENGTH ? get_stand_in (s) : 0;
     if (c)
       fprintf (fp, "\\udc%02x", c);
+    else if (*s == 0x7f || is_c1 (s, n))        /* JSON would allow it */
+      fprintf (fp, "\\u%04X", (unsigned char) s[n - 1]);
     else
       fwrite (s, 1, n, fp);
   }
@@ -136,7 +145,7 @@ jsontext_print (json_t *document, unsigned indent, FILE *fp)
   int r;
 
   errno = ENOMEM;               /* jansson does not set it */
-  r = json_dump_callback (document, write_part, fp, JSON_INDENT (indent));
+  r = json_dump_callback (document, write_part, fp, JSON_INDENT (indent) | JSON_ENCODE_ANY);
   if (r == 0)
     r = write_part ("\n", 1, fp);
   KEEP_ERRNO_FOR_BLOCK;
@@ -237,6 +246,8 @@ jsontext_put (const char *s, FILE *fp)
       putc (c, fp);
     else if (n == 1 && ((unsigned char) *s < ' ' || *s == 0x7f))
       fprintf (fp, "\\x%02x", (unsigned char) *s);
+    else if (is_c1 (s, n))
+      fprintf (fp, "\\xc2\\x%02x", (unsigned char) s[1]);
     else
       fwrite (s, 1, n, fp);
   }

@@ -121,6 +121,25 @@ send_text (const char *text)
     first = strdup (text);
 }
 
+/* Neither silenced nor kept. */
+static void __attribute__ ((format (printf, 1, 0)))
+send_now (const char *fmt, va_list args)
+{
+  CLEANUP_FREE char *text = compose (fmt, args);
+
+  send_text (text);
+}
+
+static void __attribute__ ((format (printf, 1, 2)))
+send_notice (const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  send_now (fmt, args);
+  va_end (args);
+}
+
 void
 report_watch (void)
 {
@@ -221,30 +240,41 @@ report_debug (const char *fmt, ...)
 }
 
 void
-report_notice (const char *fmt, ...)
+report_event (enum report_event what, const char *path, const char *fmt, ...)
 {
   KEEP_ERRNO_FOR_BLOCK;
   CLEANUP_FREE char *text = NULL;
   va_list args;
+  bool logged;
 
   va_start (args, fmt);
-  text = compose (fmt, args);
+  text = text_new_list (fmt, args);
   va_end (args);
-  send_text (text);
+  logged = report_log (what, path, text ? text : "");
+  switch (what) {
+  case EVENT_CORRUPT: case EVENT_FAILED:
+    report_error ("%s: %s", path, text ? text : "");
+    break;
+  case EVENT_LOW_SPACE: case EVENT_NO_SPACE: case EVENT_SPACE: case EVENT_READ_ONLY:
+  case EVENT_DAMAGED: case EVENT_REPAIRED: case EVENT_MOVED:
+    if (!logged)
+      send_notice ("%s: %s", path, text ? text : "");
+    break;
+  case EVENT_CHANGED: case EVENT_RECOVERED:
+    report_debug ("%s: %s", path, text ? text : "");
+  }
 }
 
 void
 report_last (const char *fmt, ...)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  CLEANUP_FREE char *text = NULL;
   va_list args;
 
   if (!told)
     return;
   va_start (args, fmt);
-  text = compose (fmt, args);
+  send_now (fmt, args);
   va_end (args);
-  send_text (text);
   told = false;
 }

@@ -37,10 +37,25 @@ extern bool report_traces (enum report_trace);
       report_debug (__VA_ARGS__);                               \
   } while (0)
 
-/* The same for news that are no error of the work of this thread, such as that a limit is
- * near: neither silenced nor kept. */
-extern void report_notice (const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 1, 2)));
+/* What happens to an image.  Neither silenced nor kept; so each of these is rare, whatever
+ * clients and images do. */
+enum report_event {
+  /* Errors, which report_event reports, too. */
+  EVENT_CORRUPT, EVENT_FAILED,
+  /* No errors of the work of this thread, but somebody must hear of them: reported, if the
+   * front end has no log of events. */
+  EVENT_LOW_SPACE, EVENT_NO_SPACE, EVENT_SPACE, EVENT_READ_ONLY, EVENT_DAMAGED,
+  EVENT_REPAIRED, EVENT_MOVED,
+  /* As expected: only report_debug reports them. */
+  EVENT_CHANGED, EVENT_RECOVERED,
+};
+/* PATH: the image, as messages name it.  The rest of the message is made of FMT. */
+extern void report_event (enum report_event, const char *path, const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 3, 4)));
+
+/* Each front end provides this, too: its log of events, if it has one, gets this.  TEXT is
+ * not escaped.  False: it has none. */
+extern bool report_log (enum report_event, const char *path, const char *text);
 
 /* The same, if this thread has reported anything since it last called this.  nbdkit 1.42
  * and newer send the last message of a thread to its client, with any error that occurs

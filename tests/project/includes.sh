@@ -143,12 +143,13 @@ symbols ()
     $3 ~ /^[A-TV-Z]$/ { print room, $2, "defined" }'
 }
 
-# calls_with OBJECT...: of the core and a front end.  (remedy and report_line are what the core
+# calls_with OBJECT...: of the core and a front end.  (remedy and report_* are what the core
 # needs from it: util/remedy.h, util/report.h.)
 calls_with ()
 {
   symbols "$@" | awk '
-    $2 == "remedy" || $2 == "report_line" || $2 == "report_traces" { next }
+    $2 == "remedy" || $2 == "report_line" || $2 == "report_traces" || $2 == "report_log" \
+      { next }
     $3 == "defined" { home[$2] = $1 }
     $3 == "used" { user[++n] = $1; what[n] = $2 }
     END { for (i = 1; i <= n; i++)

@@ -51,8 +51,8 @@ main (void)
 
   report_keep ();
   report_error ("three");
-  report_notice ("news\n");
-  CHECK (error_count () == 6 && strcmp (last_error (), "news\\x0a") == 0);
+  report_event (EVENT_MOVED, "image", "news\n");
+  CHECK (error_count () == 6 && strcmp (last_error (), "image: news\\x0a") == 0);
   report_end_keeping (false);
   report_keep ();
   report_end_keeping (true);
