@@ -222,13 +222,15 @@ iostats_enter (struct iostats *s, const char *device, const char *export)
 }
 
 void
-iostats_leave (struct iostats *s, struct iostats_client *k)
+iostats_leave (struct iostats *s, struct iostats_client *k, struct iocounts *ended)
 {
   struct iostats_client **link;
 
+  *ended = (struct iocounts) { .highest = 0 };
   if (s == NULL || k == NULL)
     return;
   LOCK_FOR_BLOCK (&s->lock);
+  add (ended, k);
   add (&k->counted->past, k);
   for (link = &k->counted->clients; *link != k; link = &(*link)->next)
     ;

@@ -47,7 +47,9 @@ extern void iostats_free (struct iostats *);    /* accepts NULL */
  * is counted (STATS is NULL, or there is no memory). */
 extern struct iostats_client *iostats_enter (struct iostats *, const char *device,
                                              const char *export);
-extern void iostats_leave (struct iostats *, struct iostats_client *);
+/* *ENDED: what it has done. */
+extern void iostats_leave (struct iostats *, struct iostats_client *,
+                           struct iocounts *ended);
 
 /* A request begins: returns its time.  It ends, with result R.  In one thread; NULL is
  * accepted.  Preserves errno. */

@@ -3,7 +3,8 @@
  * Where do messages of the core go?
  *
  * To nbdkit's log: messages for finding faults only with -v, and traces only with
- * -D, which sets these variables before the plugin is loaded.
+ * -D, which sets these variables before the plugin is loaded.  Events go to the log of
+ * eventlog.c.
  *
  * Locks: none.
  */
@@ -13,7 +14,9 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "util/jsontext.h"
 #include "util/report.h"
+#include "plugin/eventlog.h"
 
 NBDKIT_DLL_PUBLIC int qcow2_debug_cache;
 NBDKIT_DLL_PUBLIC int qcow2_debug_alloc;
@@ -44,6 +47,23 @@ report_line (enum report_level level, const char *text)
 bool
 report_log (enum report_event what, const char *path, const char *text)
 {
-  (void) what, (void) path, (void) text;
-  return false;
+  static const struct { const char *word; enum eventlog_level level; } events[] = {
+    [EVENT_CORRUPT] = { "corrupt", EVENTLOG_ERROR },
+    [EVENT_FAILED] = { "failed", EVENTLOG_ERROR },
+    [EVENT_LOW_SPACE] = { "low-space", EVENTLOG_WARNING },
+    [EVENT_NO_SPACE] = { "no-space", EVENTLOG_WARNING },
+    [EVENT_SPACE] = { "space", EVENTLOG_INFO },
+    [EVENT_READ_ONLY] = { "read-only", EVENTLOG_WARNING },
+    [EVENT_DAMAGED] = { "damaged", EVENTLOG_WARNING },
+    [EVENT_REPAIRED] = { "repaired", EVENTLOG_WARNING },
+    [EVENT_MOVED] = { "moved", EVENTLOG_WARNING },
+    [EVENT_CHANGED] = { "changed", EVENTLOG_INFO },
+    [EVENT_RECOVERED] = { "recovered", EVENTLOG_WARNING },
+  };
+
+  if (!eventlog_is_open ())
+    return false;
+  eventlog_write (events[what].level, events[what].word, jsontext_object (
+    { "image", eventlog_text (path) }, { "text", eventlog_text (text) }));
+  return true;
 }

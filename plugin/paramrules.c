@@ -79,6 +79,7 @@ static const struct rule needs[] = {
   { LIST (P (DATA_FILE_RAW)), LIST (V (DATA_PATH)), LIST (P (CREATE)), "data-file=PATH" },
   { LIST (P (DIR_SYMLINKS)), LIST (P (DIR)), NULL, "dir=DIRECTORY" },
   { LIST (P (STATS_FORMAT)), LIST (P (STATS)), NULL, "stats=FILE" },
+  { LIST (P (LOG_FORMAT), P (LOG_LEVEL)), LIST (P (LOG)), NULL, "log=FILE" },
   { LIST (P (SHRINK)), LIST (P (RESIZE)), NULL, "resize=SIZE" },
   { LIST (P (PREALLOCATION)), LIST (P (CREATE), P (RESIZE)), NULL,
     "create=SIZE or resize=SIZE" },

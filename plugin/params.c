@@ -80,6 +80,7 @@ static int set_allow_uri (struct params *, const char *key, const char *value);
 static int set_checkpoint_interval (struct params *, const char *key, const char *value);
 static int set_reconnect (struct params *, const char *key, const char *value);
 static int set_connect_timeout (struct params *, const char *key, const char *value);
+static int set_log (struct params *, const char *key, const char *value);
 static int set_answer_timeout (struct params *, const char *key, const char *value);
 
 static const struct choice discards[] = {
@@ -124,6 +125,13 @@ static const struct choice full_policies[] = {
 };
 static const struct choice stats_formats[] = {
   { "json", false }, { "prometheus", true }, { NULL, 0 }
+};
+static const struct choice log_formats[] = {
+  { "text", false }, { "json", true }, { NULL, 0 }
+};
+static const struct choice log_levels[] = {
+  { "error", EVENTLOG_ERROR }, { "warning", EVENTLOG_WARNING }, { "info", EVENTLOG_INFO },
+  { NULL, 0 }
 };
 static const struct choice encryptions[] = { { "luks", true }, { NULL, 0 } };
 
@@ -204,6 +212,9 @@ static const struct spec specs[NR_PARAMS] = {
   [PARAM_WATERMARK] = { "watermark", BYTES (options.watermark) },
   [PARAM_ANSWER_TIMEOUT] = { "answer-timeout", OTHER (set_answer_timeout) },
   [PARAM_CONTROL] = { "control", PATH (control) },
+  [PARAM_LOG] = { "log", OTHER (set_log) },
+  [PARAM_LOG_FORMAT] = { "log-format", CHOICE (log_as_json, log_formats) },
+  [PARAM_LOG_LEVEL] = { "log-level", CHOICE (log_level, log_levels) },
   [PARAM_OVERWRITE] = { "overwrite", FLAG (create.options.overwrite) },
 };
 
@@ -249,6 +260,10 @@ const char params_help[] =
   "l2-cache=<SIZE>              Memory limit for mappings (default 32M).\n"
   "l2-slice=<SIZE>              Part of an L2 table read at a time (default 4K).\n"
   "lock=true|false              Lock the image as QEMU does (default true).\n"
+  "log=<FILE>|stderr           Write a line for each event: connections, changes,\n"
+  "                             failures.\n"
+  "log-format=text|json         How to write them (default text).\n"
+  "log-level=error|warning|info Leave out what is less important (default info).\n"
   "on-enospc=fail|wait          What writes do without space (default fail).\n"
   "passphrase=<SECRET>          Passphrase: literal, -, +FILE or -FD.\n"
   "preallocation=off|metadata|falloc|full\n"
@@ -306,6 +321,7 @@ params_free (struct params *p)
   free (p->data_file_path);
   free (p->report);
   free (p->control);
+  free (p->log);
 }
 
 /* --- values with a kind of their own --- */
@@ -404,6 +420,18 @@ static int
 set_answer_timeout (struct params *p, const char *key, const char *value)
 {
   return parse_seconds (key, value, 0, &p->options.link.answer_timeout_ms);
+}
+
+/* (./stderr is a file.) */
+static int
+set_log (struct params *p, const char *key, const char *value)
+{
+  if (strcmp (value, EVENTLOG_STDERR) != 0)
+    return parse_plain_path (key, value, &p->log);
+  p->log = strdup (value);
+  if (p->log == NULL)
+    report_error ("strdup: %m");
+  return p->log ? 0 : -1;
 }
 
 static int

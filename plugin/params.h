@@ -12,6 +12,7 @@
 #include "disk/disk.h"
 #include "plugin/createparams.h"
 #include "plugin/editparams.h"
+#include "plugin/eventlog.h"
 
 /* The table in params.c describes them. */
 enum param {
@@ -31,7 +32,8 @@ enum param {
   PARAM_ITER_TIME, PARAM_BACKING_FILE, PARAM_DATA_FILE_RAW,
   PARAM_ALLOW_URI, PARAM_RECONNECT, PARAM_CONNECT_TIMEOUT, PARAM_ON_ENOSPC,
   PARAM_WATERMARK, PARAM_ANSWER_TIMEOUT, PARAM_OVERWRITE,
-  PARAM_CHECKPOINT_INTERVAL, PARAM_CONTROL, NR_PARAMS
+  PARAM_CHECKPOINT_INTERVAL, PARAM_CONTROL, PARAM_LOG, PARAM_LOG_FORMAT, PARAM_LOG_LEVEL,
+  NR_PARAMS
 };
 
 struct params {
@@ -40,13 +42,15 @@ struct params {
   struct createparams create;   /* an image to create first */
   struct editparams edit;       /* of bitmaps, snapshots and the size */
   bool stats_for_prometheus;
+  bool log_as_json;
+  enum eventlog_level log_level;
   bool flatten;                 /* copy data of backing files before serving */
   char **uris;                  /* URIs that were given, with their secrets */
   size_t nr_uris;
   const char **allow_uri;       /* those of them below which names in images may be */
   size_t nr_allow_uri;
   const char *word;             /* file= as it was given, unless that is a URI, or NULL */
-  char *path, *backing_path, *data_file_path, *stats, *report, *control;
+  char *path, *backing_path, *data_file_path, *stats, *report, *control, *log;
   char **passphrases;           /* of the encrypted images from the top */
   size_t nr_passphrases;
   char *dir;                    /* or NULL; if set, options.path is the same */
@@ -60,6 +64,7 @@ struct params {
     .discard = true, .lock = true, .link = STORAGE_LINK_DEFAULTS,            \
   },                                                                         \
   .create = CREATEPARAMS_DEFAULT,                                            \
+  .log_level = EVENTLOG_INFO,                                                \
 }
 
 /* For nbdkit --help: one or two lines for each parameter. */

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
@@ -34,14 +35,17 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "disk/dir.h"
 #include "disk/disk.h"
 #include "disk/export.h"
 #include "change/newimage.h"
+#include "plugin/clientlog.h"
 #include "plugin/control.h"
 #include "plugin/ending.h"
+#include "plugin/eventlog.h"
 #include "plugin/iostats.h"
 #include "plugin/paramrules.h"
 #include "plugin/params.h"
@@ -60,7 +64,7 @@ static struct dir *dir;
 static uint64_t most;           /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
-static struct iostats *iostats; /* NULL: neither was given */
+static struct iostats *iostats; /* NULL: none of these and log= was given */
 static struct qmp_nodes nodes;
 static struct qmp_added added;
 static struct qmp_secrets secrets;
@@ -114,6 +118,7 @@ qcow2_unload (void)
     signal (SIGXFSZ, SIG_DFL);
   ending_stop ();               /* the server did not start */
   close_control ();
+  eventlog_close ();
   params_free (&params);
 }
 
@@ -148,6 +153,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_bitmaps=yes\n");
   printf ("qcow2_bitmap_exports=yes\n");
   printf ("qcow2_layer_exports=yes\n");
+  printf ("qcow2_log=yes\n");
   printf ("qcow2_dir=yes\n");
   printf ("qcow2_dir_symlinks=yes\n");
   printf ("qcow2_stats=yes\n");
@@ -280,7 +286,7 @@ open_control (void)
 static int
 open_iostats (void)
 {
-  if (params.stats == NULL && params.control == NULL)
+  if (params.stats == NULL && params.control == NULL && params.log == NULL)
     return 0;
   iostats = iostats_new ();
   return iostats ? 0 : -1;
@@ -314,7 +320,8 @@ get_ready (void)
   params.options.linger_ms = ORPHAN_MS;
   params.options.news = publish_news;
   /* With dir= the passphrase is needed as long as the server runs. */
-  if (check_stats () == -1 ||
+  if (eventlog_open (params.log, params.log_as_json, params.log_level) == -1 ||
+      check_stats () == -1 ||
       (params.dir ? dir_open (&params.options, &dir)
        : prepare_disk (&params, &disk)) == -1)
     return -1;
@@ -337,6 +344,7 @@ qcow2_get_ready (void)
     close_control ();
     disk_close (disk);
     disk = NULL;
+    eventlog_close ();
   }
   createparams_settle (&params.create, r == 0);
   return r;
@@ -356,6 +364,15 @@ anything_is_busy (void)
   return dir ? dir_each (dir, is_busy, NULL) != 0 : disk && disk_is_busy (disk);
 }
 
+static void
+log_server (const char *event)
+{
+  eventlog_write (EVENTLOG_INFO, event, !eventlog_is_open () ? NULL : jsontext_object (
+    { "image", eventlog_text (params.options.path) },
+    { "pid", json_integer (getpid ()) },
+    { "version", jsontext_string (PACKAGE_VERSION) }));
+}
+
 /* Threads are started here: nbdkit may have become another process. */
 static int
 qcow2_after_fork (void)
@@ -367,9 +384,10 @@ qcow2_after_fork (void)
 
   if (stats_file && stats_start (stats_file) == -1)
     return -1;
-  if (ending_start (&server) == -1)
+  if (ending_start (&server) == -1 || start_control () == -1)
     return -1;
-  return start_control ();
+  log_server ("start");
+  return 0;
 }
 
 /* Called when no connection is served any more.  (When nbdkit is told to end, it does not
@@ -398,6 +416,8 @@ qcow2_cleanup (void)
   close_control ();
   stats_close (stats_file);
   stats_file = NULL;
+  log_server ("end");
+  eventlog_close ();
 }
 
 /* --- connections --- */
@@ -407,6 +427,7 @@ struct handle {
   struct export *export;        /* NULL: a probe */
   struct dir_image *image;      /* the image of the export; NULL without a directory */
   struct iostats_client *counts;        /* or NULL */
+  struct clientlog *log;        /* or NULL */
 };
 
 static struct iostats_client *
@@ -494,9 +515,11 @@ qcow2_default_export (int readonly, int is_tls)
 static void
 leave (struct handle *h)
 {
+  struct iocounts counts;
   KEEP_ERRNO_FOR_BLOCK;
 
-  iostats_leave (iostats, h->counts);
+  iostats_leave (iostats, h->counts, &counts);
+  clientlog_close (h->log, &counts);
   if (h->export)
     export_close (h->export);
   if (h->image)
@@ -520,6 +543,9 @@ enter (struct handle *h, const char *name, bool writable)
   if (h->export)
     h->counts = iostats_enter (iostats, dir ? dir_name (h->image) : QMPTARGET_DEVICE,
                                name);
+  if (h->export)
+    h->log = clientlog_open (disk_get_options (used)->path, name,
+                             export_is_writable (h->export));
   return h->export ? 0 : -1;
 }
 
@@ -536,13 +562,19 @@ qcow2_open (int readonly)
 {
   const char *name = nbdkit_export_name ();
   struct handle *h = memory_new (1, sizeof *h);
+  CLEANUP_FREE char *why = NULL;
+  int r;
 
   if (h == NULL)
     return NULL;
   if (!is_probe (name)) {
     clients_came = true;
-    if (name == NULL || enter (h, name, !readonly) == -1) {
+    report_watch ();
+    r = name ? enter (h, name, !readonly) : -1;
+    why = report_first ();
+    if (r == -1) {
       leave (h);
+      clientlog_refused (params.options.path, name ? name : "", why);
       report_last ("cannot open the export: %m");
       return NULL;
     }
@@ -624,6 +656,17 @@ qcow2_can_cache (void *handle)
 
 /* --- requests --- */
 
+/* It ended with R, which is returned. */
+static int
+end (void *handle, enum iostats_kind kind, int64_t begun, uint64_t offset, uint32_t count,
+     int r)
+{
+  iostats_end (counts_of (handle), kind, begun, offset, count, r);
+  if (__builtin_expect (r == -1, 0))
+    clientlog_failed (((const struct handle *) handle)->log, kind, offset, count);
+  return r;
+}
+
 static int
 qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
              uint32_t flags)
@@ -631,8 +674,7 @@ qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
   const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_READ);
   const int r = export_read (export_of (handle), buf, count, offset);
 
-  iostats_end (counts_of (handle), IOSTATS_READ, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_READ, begun, offset, count, r);
 }
 
 static int
@@ -643,8 +685,7 @@ qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
   const int r = export_write (export_of (handle), buf, count, offset,
                        flags & NBDKIT_FLAG_FUA);
 
-  iostats_end (counts_of (handle), IOSTATS_WRITE, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_WRITE, begun, offset, count, r);
 }
 
 static int
@@ -653,8 +694,7 @@ qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_TRIM);
   const int r = export_trim (export_of (handle), count, offset, flags & NBDKIT_FLAG_FUA);
 
-  iostats_end (counts_of (handle), IOSTATS_TRIM, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_TRIM, begun, offset, count, r);
 }
 
 static int
@@ -666,8 +706,7 @@ qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
                       (flags & NBDKIT_FLAG_FAST_ZERO ? REQUEST_FAST : 0),
                       flags & NBDKIT_FLAG_FUA);
 
-  iostats_end (counts_of (handle), IOSTATS_ZERO, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_ZERO, begun, offset, count, r);
 }
 
 static int
@@ -676,8 +715,7 @@ qcow2_flush (void *handle, uint32_t flags)
   const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_FLUSH);
   const int r = export_flush (export_of (handle));
 
-  iostats_end (counts_of (handle), IOSTATS_FLUSH, begun, 0, 0, r);
-  return r;
+  return end (handle, IOSTATS_FLUSH, begun, 0, 0, r);
 }
 
 static int
@@ -686,8 +724,7 @@ qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
   const int64_t begun = iostats_begin (counts_of (handle), IOSTATS_CACHE);
   const int r = export_cache (export_of (handle), count, offset);
 
-  iostats_end (counts_of (handle), IOSTATS_CACHE, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_CACHE, begun, offset, count, r);
 }
 
 static int
@@ -712,8 +749,7 @@ qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
   const int r = export_extents (export_of (handle), count, offset,
                                 flags & NBDKIT_FLAG_REQ_ONE, add_extent, extents);
 
-  iostats_end (counts_of (handle), IOSTATS_EXTENTS, begun, offset, count, r);
-  return r;
+  return end (handle, IOSTATS_EXTENTS, begun, offset, count, r);
 }
 
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL

@@ -38,6 +38,7 @@
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "plugin/eventlog.h"
 #include "plugin/qmpjobs-impl.h"
 
 /* Together with those that wait for job-dismiss. */
@@ -91,6 +92,22 @@ dismiss (struct job *j)
   free_job (j);
 }
 
+/* Under the lock, while it has its disk.  END: it is over. */
+static void
+log_job (const struct job *j, bool end)
+{
+  const bool failed = end && j->err && j->err != ECANCELED;
+  json_t *line = !eventlog_is_open () ? NULL : jsontext_object (
+    { "image", eventlog_text (disk_get_options (j->target.disk)->path) },
+    { "job", eventlog_text (j->id) },
+    { "type", eventlog_text (j->kind->type) },
+    { "status", eventlog_text (!end ? "started" : failed ? "failed"
+                               : j->err ? "cancelled" : "completed") });
+
+  eventlog_write (failed ? EVENTLOG_ERROR : EVENTLOG_INFO, "job", !failed ? line
+                  : jsontext_add (line, { "text", eventlog_text (job_why (j)) }));
+}
+
 /* It has failed or not: j->err. */
 static void
 conclude (struct job *j)
@@ -100,6 +117,7 @@ conclude (struct job *j)
 
     if (j->err)
       job_set_status (j, ABORTING);
+    log_job (j, true);
   }
   j->kind->free (j->opaque);
   j->opaque = NULL;
@@ -382,6 +400,7 @@ jobs_start (struct job_command *c, const struct job_kind *kind, void *opaque)
     j->target = *t;
     r = start (j, c->e);
     if (r == 0) {
+      log_job (j, false);
       j->next = jobs->first;
       jobs->first = j;
       *t = (struct qmp_target) { .disk = NULL };

@@ -36,10 +36,14 @@ door_sources = \
 
 # nbdkit's callbacks, and what happens before serving.
 callback_sources = \
+	%reldir%/clientlog.c \
+	%reldir%/clientlog.h \
 	%reldir%/control.c \
 	%reldir%/control.h \
 	%reldir%/ending.c \
 	%reldir%/ending.h \
+	%reldir%/eventlog.c \
+	%reldir%/eventlog.h \
 	%reldir%/ownsockets.c \
 	%reldir%/ownsockets.h \
 	%reldir%/plugin.c \

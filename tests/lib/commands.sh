@@ -105,14 +105,14 @@ plain_units ()
 }
 
 # pod_units FILE: the same for a manual page; the title is that of the innermost =head or
-# =item.  SYNOPSIS and PARAMETERS do not contain commands.
+# =item.  SYNOPSIS, PARAMETERS and some others do not contain commands.
 pod_units ()
 {
   awk '
     /^=(head1|head2|item) / { title = $0; sub (/^=[a-z0-9]+ +/, "", title) }
     /^=head/ { section = title }
     /^=back/ { title = section }
-    /^ / && title !~ /^(SYNOPSIS|PARAMETERS)$/ {
+    /^ / && title !~ /^(SYNOPSIS|PARAMETERS|Lines|Rotation of the log)$/ {
       if (title != printed) print "= " title
       printed = title
       print substr ($0, 2) }' "$1"

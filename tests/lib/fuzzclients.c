@@ -41,6 +41,32 @@ nbdkit_export_name (void)
   return export_name;
 }
 
+int
+nbdkit_peer_name (struct sockaddr *addr, socklen_t *len)
+{
+  *addr = (struct sockaddr) { .sa_family = AF_UNIX };
+  *len = sizeof *addr;
+  return 0;
+}
+
+int64_t
+nbdkit_peer_pid (void)
+{
+  return 1;
+}
+
+int64_t
+nbdkit_peer_uid (void)
+{
+  return 1;
+}
+
+int
+nbdkit_is_tls (void)
+{
+  return 0;
+}
+
 struct nbdkit_exports { unsigned n; };
 
 int

@@ -157,6 +157,7 @@ static const struct choice starts[] = {
   { "data-file", { "deny" } },
   { "check-report", { "report" } },
   { "stats", { "stats" } },
+  { "log", { "/dev/null" } },
   { "checkpoint-interval", { "0" } },
   { "watermark", { "1M" } },
 };

@@ -61,6 +61,29 @@ validate --json json/validate.json --policy strict --check full --hash --shard 1
 "$img" restore --verify --output=json backups > json/restore.3.json
 cp backups/manifest.json json
 
+# Each event, but those that need a damaged image or a full disk.
+cp base.qcow2 logged.qcow2
+start_nbdkit logged.qcow2 snapshot-create=s control="$sockdir/qmp" log="$tmp/log" \
+  log-format=json
+nbdinfo --size "$uri"
+nbdinfo --size "nbd+unix:///none?socket=$sock" || :
+"$python" - "$srcdir/lib" "$sockdir/qmp" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[1])
+from qmp import Client
+
+c = Client(sys.argv[2])
+c.get("x-blockdev-amend", job_id="j", node_name="disk",
+      options={"driver": "qcow2", "encrypt": {"format": "qcow"}})
+PY
+stop_nbdkit
+"$python" - log > json/log.json <<'PY'
+import json
+import sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+print(json.dumps({line["event"]: line for line in lines}))
+PY
+
 # --- what there is ---
 
 "$python" "$srcdir/lib/interface.py" "$NBDKIT" "$PLUGIN" "$srcdir/.." json > found

@@ -195,6 +195,8 @@ after ()
     PROBES)
       [ "$(grep -cx 0 out)" = 1 ]
       grep '^virtual size: 1 GiB' out ;;
+    EVENTS)
+      grep ' info start image="' events.log ;;
     PROMETHEUS)
       grep '^nbdkit_qcow2_connections_total{server="disk.prom"} ' disk.prom ;;
     "Symbolic links")

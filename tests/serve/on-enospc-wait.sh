@@ -139,7 +139,8 @@ check_clean "$img"
 start
 run <<PY
 child = subprocess.Popen([sys.executable, "-c", open("$tmp/common.py").read() + """
-fill(connect(), depth=1)
+h = connect()
+fill(h, depth=1)
 print("full", flush=True)
 time.sleep(100)
 """, sys.argv[1]], stdout=subprocess.PIPE)

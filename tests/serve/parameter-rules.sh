@@ -32,6 +32,7 @@ declare -A good=(
   [allow-uri]=nbd://localhost [connect-timeout]=5 [reconnect]=5 [checkpoint-interval]=7
   [on-enospc]=wait [watermark]=1M [answer-timeout]=5 [overwrite]=true
   [dir-symlinks]=follow [control]=qmp [stats-format]=prometheus
+  [log]=log [log-format]=json [log-level]=warning
 )
 repeatable=" allow-uri bitmap-add bitmap-clear bitmap-remove snapshot-create \
  snapshot-apply snapshot-delete resize passphrase "
@@ -83,6 +84,7 @@ for key in "${keys[@]}"; do
   with=()
   if [[ $key = compress-* ]]; then with=(compress=on); fi
   if [ "$key" = stats-format ]; then with=(stats=json); fi
+  if [[ $key = log-* ]]; then with=(log=log); fi
   run dir=images "${with[@]}" "$key=${good[$key]}"
   if [ $status -eq 0 ]; then continue; fi
   # (It may be refused for itself, by what it says.)
@@ -109,6 +111,7 @@ needs ()
 }
 needs 'resize=SIZE' shrink=true
 needs 'stats=FILE' stats-format=prometheus
+needs 'log=FILE' log-level=info
 needs 'resize=SIZE' shrink=false
 needs 'create=SIZE or resize=SIZE' preallocation=off
 needs 'bitmap-add=NAME' bitmap-granularity=64K

@@ -71,6 +71,7 @@ static const char *const good[NR_PARAMS] = {
   [PARAM_WATERMARK] = "1M", [PARAM_ANSWER_TIMEOUT] = "5", [PARAM_OVERWRITE] = "true",
   [PARAM_CHECKPOINT_INTERVAL] = "7", [PARAM_CONTROL] = "qmp",
   [PARAM_BITMAP_DURABLE] = "true",
+  [PARAM_LOG] = "log", [PARAM_LOG_FORMAT] = "json", [PARAM_LOG_LEVEL] = "warning",
 };
 
 static char keys[NR_PARAMS][PARAMS_NAME];
