@@ -2,7 +2,7 @@
  *
  * How does block-stream shorten the chain of a disk that is served?
  *
- * It starts a job that copies into the top image (stream.c).  Texts of errors are QEMU's,
+ * It starts a job that copies into the top image, or into one below it (stream.c).  Texts of errors are QEMU's,
  * and so is the order of the checks.
  *
  * Locks: none of its own; see qmpjobs.h.
@@ -34,7 +34,7 @@ const struct qmparg qmpstream_arguments[] = {
 struct work {
   const struct qmp_host *host;
   struct stream *stream;
-  unsigned gone;                /* so many layers below the top go */
+  unsigned first, gone;         /* so many layers go, from this one on */
 };
 
 static int
@@ -73,7 +73,7 @@ finish (struct job *j, void *opaque)
   (void) j;
   if (stream_finish (w->stream) == -1)
     return -1;
-  qmptarget_remove (w->host, 1, w->gone);
+  qmptarget_remove (w->host, w->first, w->gone);
   return 0;
 }
 
@@ -86,8 +86,11 @@ free_work (void *opaque)
   free (w);
 }
 
-static const struct job_kind stream_kind = {
+static const struct job_kind top_kind = {
   .type = "stream", .writes = true, .run = run, .finish = finish, .free = free_work,
+};
+static const struct job_kind layer_kind = {
+  .type = "stream", .run = run, .finish = finish, .free = free_work,
 };
 
 /* --- the command --- */
@@ -108,32 +111,32 @@ check (const struct job_command *c)
   return 0;
 }
 
-/* *BASE: the layer that stays below the top; 0: none does. */
+/* *BASE: the layer that stays below the target; 0: none does. */
 static int
 choose_base (const struct job_command *c, unsigned *base)
 {
   const char *path = qmpargs_text (c->arguments, "base");
   const char *node = qmpargs_text (c->arguments, "base-node");
   const char *bottom = qmpargs_text (c->arguments, "bottom");
-  const unsigned n = qmptarget_count (c->target.disk);
+  const unsigned n = qmptarget_count (c->target.disk), layer = c->target.layer;
   int r;
 
   *base = 0;
   if (path) {
-    *base = qmptarget_find_file (c->target.disk, path, 1);
+    *base = qmptarget_find_file (c->target.disk, path, layer + 1);
     if (*base == n)
       return qmp_refuse (c->e, "Can't find '%s' in the backing chain", path);
   }
   if (node) {
     r = qmptarget_find_layer (c->host, &c->target, node, base, c->e);
-    if (r == 0 || (r == 1 && *base == 0))
+    if (r == 0 || (r == 1 && *base <= layer))
       return qmp_refuse (c->e, "Node '%s' is not a backing image of '%s'", node,
                          c->device);
     return r == -1 ? -1 : 0;
   }
   if (bottom) {
     r = qmptarget_find_layer (c->host, &c->target, bottom, base, c->e);
-    if (r == 0)
+    if (r == 0 || (r == 1 && *base < layer))
       return qmp_refuse (c->e, "Node '%s' is not in a chain starting from '%s'", bottom,
                          c->device);
     *base = *base + 1 < n ? *base + 1 : 0;
@@ -150,9 +153,10 @@ new_work (const struct job_command *c, unsigned base, const char *name)
   if (w == NULL)
     return NULL;
   w->host = c->host;
-  w->gone = (base > 0 ? base : qmptarget_count (c->target.disk)) - 1;
+  w->first = c->target.layer + 1;
+  w->gone = (base > 0 ? base : qmptarget_count (c->target.disk)) - w->first;
   report_watch ();
-  w->stream = stream_new (c->target.disk, base, name);
+  w->stream = stream_new (c->target.disk, c->target.layer, base, name);
   if (qmp_refuse_unless (w->stream, c->e) == 0)
     return w;
   free (w);
@@ -169,8 +173,6 @@ start (struct job_command *c)
   if (jobs_read_settings (c) == -1 || check (c) == -1 ||
       qmptarget_need (c->host, c->device, &c->target, c->e) == -1)
     return -1;
-  if (c->target.layer > 0)
-    return qmp_refuse (c->e, "Node '%s' is not the top of its disk", c->device);
   if (choose_base (c, &base) == -1 ||
       jobs_check_idle (c->host->jobs, &c->target, c->device, c->e) == -1)
     return -1;
@@ -180,8 +182,8 @@ start (struct job_command *c)
   if (w == NULL)
     return -1;
   if (!stream_is_done (w->stream))
-    c->settings.total = disk_inside (c->target.disk).view->size;
-  if (jobs_start (c, &stream_kind, w) == 0)
+    c->settings.total = stream_size (w->stream);
+  if (jobs_start (c, c->target.layer > 0 ? &layer_kind : &top_kind, w) == 0)
     return 0;
   free_work (w);
   return -1;

@@ -33,6 +33,16 @@
  *
  * The contents of the disk do not change, so bitmaps record nothing.
  *
+ * The same for a layer of a disk that is served.  It becomes a disk of its own, over the
+ * layers below it, and is its only client.  What it stores is what the layers below it show,
+ * and it frees nothing that is mapped.  So the clients of the disk that is served need not
+ * know, and see the same whether they look before or after that.  At the end the disk goes
+ * on with the layer as its file says then, also if nothing has come of it: the next one that
+ * writes it has to know where its metadata is.
+ *
+ *   disk_change of the layer             its header names the base
+ *   it comes to rest, disk_change        the disk that is served has the shorter chain
+ *
  * Memory: a piece, and mappings within the disk's limit.
  *
  * Locks: none; the image's own modules have theirs.
@@ -61,7 +71,11 @@
 #define MOST_LOOKS 64
 
 struct stream {
-  struct disk *disk;
+  struct disk *disk;            /* the image is its top */
+  struct disk *served;          /* NULL: that one; or it has the image as its layer ... */
+  unsigned layer;               /* ... with this number, */
+  struct image *locked;         /* NULL, or: that layer, locked as by a writer, */
+  bool connected;               /* and `disk' has it as its writer */
   struct backingref link;       /* what the header will say */
   char *name;                   /* of the backing file there; NULL: none */
   struct image *image;          /* the top; as of the beginning */
@@ -72,12 +86,18 @@ struct stream {
 };
 
 static int
-refuse_stream (const struct disk *d, const char *why, const char *what)
+refuse_image (const char *path, const char *why, const char *what)
 {
-  report_error ("%s: its backing files cannot be copied into the image: %s%s",
-                disk_get_options (d)->path, why, what);
+  report_error ("%s: its backing files cannot be copied into the image: %s%s", path, why,
+                what);
   errno = EPERM;
   return -1;
+}
+
+static int
+refuse_stream (const struct disk *d, const char *why, const char *what)
+{
+  return refuse_image (disk_get_options (d)->path, why, what);
 }
 
 /* --- is it possible? --- */
@@ -167,18 +187,143 @@ open_next (struct stream *s, unsigned base)
   return s->over.view ? 0 : -1;
 }
 
-struct stream *
-stream_new (struct disk *d, unsigned base, const char *name)
-{
-  struct stream *s;
+/* --- a layer of a disk that is served --- */
 
-  if (check (d, base == 0) == -1)
-    return NULL;
-  s = memory_new (1, sizeof *s);
+/* That disk goes on with the layer as its file says, over its layers from FROM on. */
+static int
+renew (const struct stream *s, unsigned from)
+{
+  const struct layers *const now = disk_inside (s->served).view->layers;
+  struct image *const fresh = image_again (layers_image (now, s->layer));
+  struct layers *const next = layers_new ();
+  const struct disk_change c = { .data_file = true, .unchanged = true, .over = next };
+  int r = -1;
+
+  if (fresh && next && layers_share (next, now, 0, s->layer) == 0 &&
+      layers_add_image (next, fresh) == 0 &&
+      layers_share (next, now, from, layers_count (now)) == 0)
+    r = disk_change (s->served, &c);
+  KEEP_ERRNO_FOR_BLOCK;
+  if (r == 0)
+    image_adopt (fresh);
+  layers_free (next);
+  image_close (fresh);
+  return r;
+}
+
+/* Why the layer cannot be written; or NULL. */
+static const char *
+why_not_layer (const struct stream *s, const struct image *image)
+{
+  return image == NULL ? "it is not a qcow2 image"
+    : image_role (image) == IMAGE_WRITER ? "an earlier job that wrote it has not ended"
+    : disk_why_fixed (s->served);
+}
+
+static int
+lock_layer (struct stream *s, struct image *image)
+{
+  if (image_become_writable (image) == -1)
+    return -1;
+  if (image_why_readonly (image))
+    return refuse_image (storage_path (image->file), image_why_readonly (image), "");
+  if (image_lock (image, IMAGE_WRITER) == -1)
+    return -1;
+  s->locked = image_ref (image);
+  return image->snapshots.list ? 0 : image_read_snapshots (image);
+}
+
+/* Makes a disk of the layer. */
+static int
+open_layer (struct stream *s)
+{
+  const struct disk_inside in = disk_inside (s->served);
+  struct image *image = layers_image (in.view->layers, s->layer);
+  struct storage *const file = layers_file (in.view->layers, s->layer);
+  struct disk_options options =
+    disk_options_meanwhile (disk_get_options (s->served), storage_path (file));
+  const char *why = why_not_layer (s, image);
+
+  if (why)
+    return refuse_image (options.path, why, "");
+  options.map = in.map;
+  if (storage_is_writable (file) && renew (s, s->layer + 1) == -1)
+    return -1;
+  /* (That was another one, if it was written before.) */
+  image = layers_image (disk_inside (s->served).view->layers, s->layer);
+  if (lock_layer (s, image) == -1 ||
+      disk_open_over (&options, disk_inside (s->served).view->layers, s->layer,
+                      &s->disk) == -1)
+    return -1;
+  s->connected = true;
+  if (disk_connect (s->disk, &s->connected) == -1)
+    return -1;
+  return s->connected ? 0 : refuse_stream (s->disk, disk_why_readonly (s->disk), "");
+}
+
+/* It comes to rest. */
+static int
+close_layer (struct stream *s)
+{
+  const bool connected = s->connected;
+  struct disk *const d = s->disk;
+  int r, err;
+
+  s->connected = false;
+  s->disk = NULL;
+  r = disk_disconnect (d, connected);
+  err = errno;
+  if (disk_close (d) == -1)
+    return -1;
+  errno = err;
+  return r;
+}
+
+static void
+end_layer (struct stream *s)
+{
+  if (s->disk) {
+    report_silence (true);
+    close_layer (s);
+    renew (s, s->layer + 1);
+    report_silence (false);
+  }
+  if (s->locked)
+    image_lock (s->locked, IMAGE_READER);
+  image_close (s->locked);
+}
+
+/* Its header is changed. */
+static int
+go_on (struct stream *s)
+{
+  const unsigned gone = s->nr_layers - layers_count (s->next);
+  const int r = close_layer (s);
+
+  return renew (s, s->layer + 1 + gone) == -1 ? -1 : r;
+}
+
+/* --- beginning --- */
+
+static int
+begin (struct stream *s, unsigned base, const char *name)
+{
+  if (s->served && open_layer (s) == -1)
+    return -1;
+  return check (s->disk, base == 0) == -1 || choose_link (s, base, name) == -1 ? -1
+    : open_next (s, base);
+}
+
+struct stream *
+stream_new (struct disk *d, unsigned layer, unsigned base, const char *name)
+{
+  struct stream *s = memory_new (1, sizeof *s);
+
   if (s == NULL)
     return NULL;
-  s->disk = d;
-  if (choose_link (s, base, name) == 0 && open_next (s, base) == 0)
+  s->layer = layer;
+  *(layer > 0 ? &s->served : &s->disk) = d;
+  if (begin (s, base > 0 ? base - layer : 0, name) == 0)
     return s;
   stream_free (s);
   return NULL;
@@ -194,9 +339,17 @@ stream_free (struct stream *s)
   layers_view_free (s->over.view);
   layers_free (s->next);
   image_close (s->image);
+  if (s->served)
+    end_layer (s);
   free (s->buf);
   free (s->name);
   free (s);
+}
+
+uint64_t
+stream_size (const struct stream *s)
+{
+  return s->image->header.size;
 }
 
 bool
@@ -335,5 +488,7 @@ stream_finish (struct stream *s)
     return 0;
   if (s->over.view && s->image->header.version < 3)
     c.write = copy_again;
-  return disk_change (s->disk, &c);
+  if (disk_change (s->disk, &c) == -1)
+    return -1;
+  return s->served ? go_on (s) : 0;
 }

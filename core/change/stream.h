@@ -21,19 +21,24 @@ struct stream_watch {
   void *opaque;
 };
 
-/* The top image of the disk is to lie over its layer BASE (0: over none), which its header
- * then calls NAME (NULL: by its path).  Checks whether that is possible.  Nothing else
- * changes the layers, snapshots or size of the disk from here to the end.  NULL: reported. */
-extern struct stream *stream_new (struct disk *, unsigned base, const char *name);
+/* LAYER of the disk (0: its top image) is to lie over its layer BASE (0: over none), which
+ * its header then calls NAME (NULL: by its path).  Checks whether that is possible; one that
+ * is below the top is locked as by a writer.  Nothing else changes the layers, snapshots or
+ * size of the disk from here to the end.  NULL: reported. */
+extern struct stream *stream_new (struct disk *, unsigned layer, unsigned base,
+                                  const char *name);
 extern void stream_free (struct stream *);      /* accepts NULL */
+/* Of the image, in bytes. */
+extern uint64_t stream_size (const struct stream *);
 
 /* Does the image lie there already? */
 extern bool stream_is_done (const struct stream *);
-/* Stores in the top image what it shows of the layers that will not be below it any more,
- * while clients use the disk; the caller is a writer (disk_connect).  Returns 0: all of it
+/* Stores in the image what it shows of the layers that will not be below it any more, while
+ * clients use the disk; for the top image the caller is a writer (disk_connect).  Returns 0: all of it
  * is durable; or -1 (reported, or what the watch says). */
 extern int stream_copy (struct stream *, const struct stream_watch *);
-/* After that: makes the change of the header.  0 or -1, as disk_change. */
+/* After that: makes the change of the header, once.  0 or -1, as disk_change; but below the
+ * top, the header may be changed then although the disk goes on as before. */
 extern int stream_finish (struct stream *);
 
 #endif /* QCOW2_STREAM_H */

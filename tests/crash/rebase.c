@@ -189,7 +189,7 @@ stream_as_writer (struct trial *t, struct disk *disk, const struct chunks_watch 
   if (disk_connect (disk, &writable) == -1)
     return change_close (disk, -1);
   CHECK (writable);
-  s = stream_new (disk, t->base, t->base ? t->to.name : NULL);
+  s = stream_new (disk, 0, t->base, t->base ? t->to.name : NULL);
   if (s && stream_copy (s, &w) == 0)
     r = stream_finish (s);
   stream_free (s);

@@ -114,7 +114,7 @@ change_meanwhile (void)
   open_disk ();
   c = commit_new (disk, &what);
   CHECK (c && commit_range (c, 0, commit_size (c), &copied, NULL) == 0);
-  s = stream_new (disk, 3, NULL);
+  s = stream_new (disk, 0, 3, NULL);
   CHECK (s && stream_copy (s, &watch) == 0 && stream_finish (s) == 0);
   stream_free (s);
   clear_last_error ();

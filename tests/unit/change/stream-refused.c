@@ -76,7 +76,7 @@ static void
 refuse (struct disk *disk, unsigned base, const char *why)
 {
   clear_last_error ();
-  CHECK (stream_new (disk, base, NULL) == NULL && errno == EPERM);
+  CHECK (stream_new (disk, 0, base, NULL) == NULL && errno == EPERM);
   CHECK (strstr (last_error (), why));
 }
 
@@ -105,7 +105,7 @@ change_meanwhile (const struct edit *edit)
 
   make_chain ("a.qcow2", NULL);
   disk = open_disk ("a.qcow2");
-  s = stream_new (disk, 2, NULL);
+  s = stream_new (disk, 0, 2, NULL);
   CHECK (s && !stream_is_done (s));
   CHECK (edit_disk (disk, &none, edit, 1) == 0);
   clear_last_error ();
@@ -151,7 +151,7 @@ shared_cluster (void)
   blob_free (&b);
 
   disk = open_disk ("c.qcow2");
-  CHECK ((s = stream_new (disk, 0, NULL)) != NULL);
+  CHECK ((s = stream_new (disk, 0, 0, NULL)) != NULL);
   clear_last_error ();
   CHECK (stream_copy (s, &watch) == -1 && errno == ENOTSUP);
   CHECK (strstr (last_error (), "the guest offset 2048 contains only some of its subclusters, "

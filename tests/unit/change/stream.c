@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Does a disk show the same while, and after, data of the layers below is copied into its
- * top image, with clients that use it?
+ * top image, or into one of its layers, with clients that use it?
  *
  * Random chains of up to four layers: of both versions, with all kinds of clusters, with
  * zeros over data, longer and shorter than those below.  Several threads write, zero, trim,
- * flush and read.  Meanwhile the disk is streamed over one of its layers, or over none: in
+ * flush and read.  Meanwhile a layer is streamed over one below it, or over none: in
  * pieces, with stops in the middle, with reads and writes that fail, and with bitmaps that
- * come and go.  Then it has those layers that it should, which its header names, and shows
- * the same, also to qemu-img.  If none are left below, the other files are not needed.
+ * come and go.  Then the disk has those layers that it should, which the headers name, and
+ * shows the same, also to qemu-img.  The files that have gone are not needed.
  *
  * Environment: SEED repeats a run (but not the order of threads); ITERATIONS: how many
  * chains (default: as many as are possible in SECONDS, 5); FIRST: start with this one.
@@ -41,7 +41,9 @@ static const char *const names[MOST_LAYERS] = { "top", "one", "two", "three" };
 struct trial {
   struct rng rng;
   struct image_spec specs[MOST_LAYERS];
-  unsigned n;                   /* layers */
+  unsigned n;                   /* layers; and those that are left */
+  unsigned left[MOST_LAYERS], nr_left;
+  uint64_t total;               /* bytes to look at */
   unsigned char *model;
   uint64_t size;
   bool has_bitmaps;
@@ -53,7 +55,7 @@ struct trial {
 };
 
 static struct trial *now;       /* for the hook */
-static unsigned nr_again, nr_faults, nr_bitmaps;
+static unsigned nr_again, nr_below, nr_faults, nr_bitmaps;
 
 /* --- clients --- */
 
@@ -156,7 +158,7 @@ step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 {
   struct trial *t = opaque;
 
-  CHECK (done <= total && total == t->size && copied <= total);
+  CHECK (done <= total && total == t->total && copied <= total);
   streams = false;
   if (rng_below (&t->rng, 4) == 0)
     usleep (rng_below (&t->rng, 3000));
@@ -164,7 +166,8 @@ step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
     change_bitmaps (t);
   if (rng_below (&t->rng, 8) == 0)
     t->faults = 1 + rng_below (&t->rng, 3);
-  streams = true;
+  /* (A checkpoint that fails does so for the clients that wait for it, too.) */
+  streams = done < total;
   errno = EINTR;
   return t->steps-- == 0 ? -1 : 0;
 }
@@ -178,20 +181,23 @@ fails (void *opaque, bool reads, int err)
   return 0;
 }
 
-/* Over layer BASE. */
+/* LAYER over layer BASE. */
 static void
-stream_over (struct trial *t, unsigned base)
+stream_over (struct trial *t, unsigned layer, unsigned base)
 {
   const struct stream_watch watch = { .step = step, .fails = fails, .opaque = t };
   struct stream *s;
   bool writable = true;
   int r = -1;
 
-  CHECK (disk_connect (t->disk, &writable) == 0 && writable);
+  if (layer == 0)
+    CHECK (disk_connect (t->disk, &writable) == 0 && writable);
   for (unsigned tries = 0; r == -1; tries++) {
     t->steps = tries < 2 ? rng_below (&t->rng, 40) : UINT32_MAX;
-    s = stream_new (t->disk, base, NULL);
-    CHECK (s != NULL);
+    s = stream_new (t->disk, layer, base, NULL);
+    if (s == NULL)
+      FAIL ("it cannot begin: %s", last_error ());
+    t->total = stream_size (s);
     streams = true;
     r = stream_copy (s, &watch);
     streams = false;
@@ -202,8 +208,10 @@ stream_over (struct trial *t, unsigned base)
       CHECK (errno == EINTR);
     stream_free (s);
     nr_again += tries > 0;
+    nr_below += layer > 0;
   }
-  CHECK (disk_disconnect (t->disk, true) == 0);
+  if (layer == 0)
+    CHECK (disk_disconnect (t->disk, true) == 0);
 }
 
 /* --- images --- */
@@ -250,40 +258,45 @@ make_images (struct trial *t)
 }
 
 static bool
-is_needed (const struct trial *t, unsigned i, unsigned base)
+is_left (const struct trial *t, unsigned i)
 {
-  return i == 0 || (base > 0 && i >= base) || i >= t->n;
+  for (unsigned k = 0; k < t->nr_left; k++)
+    if (t->left[k] == i)
+      return true;
+  return false;
 }
 
 /* The files that have gone are not there when the others are looked at. */
 static void
-check_images (const struct trial *t, unsigned base)
+check_images (const struct trial *t)
 {
   const struct blob shown = { .data = t->model, .len = t->size };
 
   for (unsigned i = 0; i < t->n; i++)
-    if (!is_needed (t, i, base))
+    if (!is_left (t, i))
       CHECK (unlink (names[i]) == 0);
   for (unsigned i = 0; i < t->n; i++)
-    if (is_needed (t, i, base) && !t->specs[i].raw && image_check (names[i]) != 0)
+    if (is_left (t, i) && !t->specs[i].raw && image_check (names[i]) != 0)
       FAIL ("%s is not clean", names[i]);
   if (!image_shows (names[0], NULL, &shown))
     FAIL ("qemu-img reads something else in the end");
 }
 
-/* The fewest layers that are left of them, one stream after the other. */
-static unsigned
-stream_often (struct trial *t)
+/* Some layer over one of those below it, or over none. */
+static void
+stream_some (struct trial *t)
 {
-  unsigned n = t->n, base = 1;
+  const unsigned qcow = t->nr_left - t->specs[t->left[t->nr_left - 1]].raw;
+  const unsigned layer = rng_below (&t->rng, 2) ? rng_below (&t->rng, qcow) : 0;
+  const unsigned below = t->nr_left - layer - 1;
+  const unsigned base = below > 0 && rng_below (&t->rng, 3)
+    ? layer + 1 + rng_below (&t->rng, below) : 0;
+  const unsigned end = base > 0 ? base : t->nr_left;
 
-  do {
-    base = rng_below (&t->rng, 3) ? rng_below (&t->rng, n) : 0;
-    stream_over (t, base);
-    n = base > 0 ? n - base + 1 : 1;
-    CHECK (layers_count (disk_inside (t->disk).view->layers) == n);
-  } while (n > 1 && rng_below (&t->rng, 2));
-  return n > 1 ? t->n - n + 1 : 0;
+  stream_over (t, layer, base);
+  memmove (t->left + layer + 1, t->left + end, (t->nr_left - end) * sizeof *t->left);
+  t->nr_left -= end - layer - 1;
+  CHECK (layers_count (disk_inside (t->disk).view->layers) == t->nr_left);
 }
 
 static void
@@ -298,7 +311,6 @@ one_chain (struct rng *rng)
   };
   CLEANUP_FREE char *path = images_path (names[0]);
   pthread_t threads[THREADS];
-  unsigned base;
 
   quiet_errors = true;          /* of the faults */
   now = &t;
@@ -309,17 +321,21 @@ one_chain (struct rng *rng)
   image_print (&t.specs[0]);
   printf ("\n");
   fflush (stdout);
+  for (t.nr_left = 0; t.nr_left < t.n; t.nr_left++)
+    t.left[t.nr_left] = t.nr_left;
   options.path = path;
   CHECK (disk_open (&options, &t.disk) == 0);
   for (unsigned i = 0; i < THREADS; i++)
     CHECK (pthread_create (&threads[i], NULL, client, &t) == 0);
-  base = stream_often (&t);
+  do
+    stream_some (&t);
+  while (t.nr_left > 1 && rng_below (&t.rng, 3));
   usleep (rng_below (rng, 5000));
   t.ends = true;
   for (unsigned i = 0; i < THREADS; i++)
     CHECK (pthread_join (threads[i], NULL) == 0);
   CHECK (disk_close (t.disk) == 0);
-  check_images (&t, base);
+  check_images (&t);
   for (unsigned i = 0; i < t.n; i++)
     unlink (names[i]);
   free (t.model);
@@ -330,7 +346,7 @@ main (void)
 {
   const unsigned done = trials_run ("stream", 5, 2, one_chain);
 
-  printf ("%u chains, %u times again, %u faults, %u changes of bitmaps\n", done, nr_again,
-          nr_faults, nr_bitmaps);
+  printf ("%u chains, %u times again, %u below the top, %u faults, %u changes of bitmaps\n",
+          done, nr_again, nr_below, nr_faults, nr_bitmaps);
   return 0;
 }
