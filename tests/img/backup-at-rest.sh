@@ -131,7 +131,7 @@ done
 cp -r backups damaged
 qemu-io -f qcow2 -c 'write -q -P 7 0 1M' a.qcow2
 img backup -q a.qcow2 damaged
-newest="$(ls damaged/*.qcow2 | tail -n 1)"
+newest=damaged/000012.qcow2
 header_patch "$newest" 54 B 7
 img_refused "$newest" restore damaged restored.raw
 rm -r damaged

@@ -22,7 +22,7 @@ snapshot_is_there ()
 start
 "$IMG" --control "$sockdir/qmp" backup -r 4M --verify disk backups 2> err &
 backup=$!
-helper_pids+=($backup)
+helper_pids+=("$backup")
 await -p $backup snapshot_is_there
 kill -STOP $backup
 nbdsh_run -c 'h.pwrite(b"2" * 5000000, 3000000); h.flush()'
