@@ -253,17 +253,39 @@ iostats_get (struct iostats *s, const char *device, struct iocounts *sum)
       sum_up (c, sum);
 }
 
-/* Those of the device of FIRST, which is the first one in the list. */
-static void
-each_of (const struct counted *first, bool used, iostats_fn fn, void *opaque)
-{
-  struct iocounts sum;
+/* So that what is done with the counts takes place without the lock. */
+struct copy {
+  struct copy *next;
+  struct iocounts counts;
+  struct counted *names;        /* of these only device and export */
+};
 
+/* Adds a copy at *END.  Returns where the next one goes.  (Without memory, one is left
+ * out.) */
+static struct copy **
+copy_one (struct copy **end, const struct counted *c)
+{
+  struct copy *const copy = calloc (1, sizeof *copy);
+
+  if (copy)
+    copy->names = new_counted (c->device, c->export);
+  if (copy == NULL || copy->names == NULL) {
+    free (copy);
+    return end;
+  }
+  sum_up (c, &copy->counts);
+  *end = copy;
+  return &copy->next;
+}
+
+/* Those of the device of FIRST, which is the first one in the list. */
+static struct copy **
+copy_each_of (struct copy **end, const struct counted *first, bool used)
+{
   for (const struct counted *c = first; c; c = c->next)
-    if (strcmp (c->device, first->device) == 0 && (c->clients != NULL) == used) {
-      sum_up (c, &sum);
-      fn (opaque, c->device, c->export, &sum);
-    }
+    if (strcmp (c->device, first->device) == 0 && (c->clients != NULL) == used)
+      end = copy_one (end, c);
+  return end;
 }
 
 static bool
@@ -279,14 +301,25 @@ is_first (const struct iostats *s, const struct counted *c)
 void
 iostats_each (struct iostats *s, const char *device, iostats_fn fn, void *opaque)
 {
+  struct copy *copies = NULL, **end = &copies, *one;
+
   if (s == NULL)
     return;
-  LOCK_FOR_BLOCK (&s->lock);
-  for (const struct counted *c = s->all; c; c = c->next)
-    if ((device == NULL || strcmp (c->device, device) == 0) && is_first (s, c)) {
-      each_of (c, true, fn, opaque);
-      each_of (c, false, fn, opaque);
-    }
+  {
+    LOCK_FOR_BLOCK (&s->lock);
+
+    for (const struct counted *c = s->all; c; c = c->next)
+      if ((device == NULL || strcmp (c->device, device) == 0) && is_first (s, c)) {
+        end = copy_each_of (end, c, true);
+        end = copy_each_of (end, c, false);
+      }
+  }
+  while ((one = copies) != NULL) {
+    fn (opaque, one->names->device, one->names->export, &one->counts);
+    copies = one->next;
+    free (one->names);
+    free (one);
+  }
 }
 
 /* --- requests --- */

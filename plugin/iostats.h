@@ -60,8 +60,8 @@ extern void iostats_end (struct iostats_client *, enum iostats_kind, int64_t beg
 /* The sums over the connections to the active disk of a device, as far as they are known. */
 extern void iostats_get (struct iostats *, const char *device, struct iocounts *);
 /* Calls FN for each export of a device (NULL: of all) that is known; those of one device one
- * after the other, with clients first, then those that were used last.  FN calls nothing
- * here. */
+ * after the other, with clients first, then those that were used last.  No lock is
+ * held meanwhile. */
 typedef void (*iostats_fn) (void *opaque, const char *device, const char *export,
                             const struct iocounts *);
 extern void iostats_each (struct iostats *, const char *device, iostats_fn, void *opaque);

@@ -40,6 +40,9 @@ struct metric {
 
 static const struct metric of_server[] = {
   GAUGE ("start_time_seconds", "When the server started, in seconds since 1970.", "started"),
+  GAUGE ("update_time_seconds", "When this was written; that is at least twice a minute.",
+         "updated"),
+  GAUGE ("running", "0: the server has ended in order.", "running"),
   GAUGE ("connections", "Connections that are open.", "connections", "open"),
   COUNTER ("connections", "Connections that were opened.", "connections", "ever"),
   COUNTER ("cache_hits", "Lookups of mappings in memory.", "map", "hits"),
@@ -156,10 +159,11 @@ put_metric (const struct metric *m, const json_t *object, const struct subject *
 
   if (m->path[1])
     value = json_object_get (value, m->path[1]);
-  if (!json_is_integer (value))
+  if (!json_is_integer (value) && !json_is_boolean (value))
     return;
   begin_line (s, m->name);
-  put_value (s->fp, json_integer_value (value), m->scale);
+  put_value (s->fp, json_is_boolean (value) ? json_is_true (value)
+             : json_integer_value (value), m->scale);
 }
 
 /* --- families --- */

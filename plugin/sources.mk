@@ -32,6 +32,8 @@ door_sources = \
 	%reldir%/qmpframe.h \
 	%reldir%/stats.c \
 	%reldir%/stats.h \
+	%reldir%/statsimage.c \
+	%reldir%/statsimage.h \
 	$(NULL)
 
 # nbdkit's callbacks, and what happens before serving.
@@ -83,8 +85,6 @@ callback_sources = \
 	%reldir%/qmpthreshold.h \
 	%reldir%/qmpwhere.c \
 	%reldir%/qmpwhere.h \
-	%reldir%/statsimage.c \
-	%reldir%/statsimage.h \
 	$(NULL)
 
 # What the core calls: the words of this front end, and its log.  Tests bring others.

@@ -6,9 +6,9 @@
  * JSON or for Prometheus: see reportfile.c).
  *
  * The file is written when the server starts, when a client leaves, and at the end; while
- * clients are served, a thread writes it each second if a counter has changed, and at
- * once if there is news about space, so that programs that enlarge a device can wait for
- * a change of the file.
+ * clients are served, a thread writes it each second if a counter has changed, or FRESH_MS
+ * have passed, and at once if there is news about space, so that programs that enlarge a
+ * device can wait for a change of the file.
  *
  * Several clients may disconnect at the same time, and each causes the file to be
  * written.  One thread at a time reads and writes the counters, so that older ones never
@@ -35,7 +35,6 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-#include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/jsontext.h"
@@ -44,13 +43,16 @@
 #include "storage/reportfile.h"
 #include "plugin/prometheus.h"
 #include "plugin/stats.h"
+#include "plugin/statsimage.h"
 
 static const struct report_kind kind = {
   "stats", { "{\n  \"connections\": {", PROMETHEUS_BEGINS }
 };
 
-/* How often the file is written while counters change. */
+/* How often the file is written while counters change, and when they do not: so it shows
+ * that the server lives. */
 #define INTERVAL_MS 1000
+#define FRESH_MS 30000
 
 struct stats_file {
   const char *path;
@@ -61,6 +63,9 @@ struct stats_file {
   pthread_mutex_t lock;
   pthread_cond_t turn;          /* `writing' is false again */
   bool writing, next;           /* a thread is writing; another one waits; under lock */
+  json_t *written;              /* what the file has; of the thread that is writing */
+  int64_t written_ms;           /* when that was; the same */
+  bool ended;                   /* no thread writes beside the one that sets it */
 
   pthread_t thread;
   bool started;                 /* constant while there are clients */
@@ -94,19 +99,10 @@ stats_print (const struct stats *stats)
 static json_t *
 describe_file (const struct stats *stats)
 {
-  const struct disk_stats *s = &stats->disk;
-  const uint64_t end = s->alloc.high_water, size = s->file_size;
-  const bool known = end > 0;   /* not before there is a client that may write */
-
-  return !stats->one_disk ? json_null () : jsontext_object (
-    { "device", json_boolean (s->is_device) },
-    { "size", jsontext_number (size) },
-    { "high_water", known ? jsontext_number (end) : json_null () },
-    { "left", known && s->is_device ? jsontext_number (size - min64 (end, size))
-      : json_null () },
+  return !stats->one_disk ? json_null () : jsontext_add (
+    statsimage_storage (&stats->disk),
     { "maximum", jsontext_number (stats->most) },
-    { "watermark", jsontext_number (stats->watermark) },
-    { "low", jsontext_number (s->alloc.low) });
+    { "watermark", jsontext_number (stats->watermark) });
 }
 
 static json_t *
@@ -144,20 +140,8 @@ describe (const struct stats_file *f, const struct stats *stats)
       { "evictions", jsontext_number (s->cluster_cache.evictions) },
       { "bytes", jsontext_number (s->cluster_cache.bytes) },
       { "peak_bytes", jsontext_number (s->cluster_cache.peak_bytes) }) },
-    { "clusters", jsontext_object (
-      { "allocated", jsontext_number (s->alloc.allocated) },
-      { "freed", jsontext_number (s->alloc.freed) },
-      { "punched", jsontext_number (s->alloc.punched) },
-      { "free", jsontext_number (s->alloc.free) },
-      { "deferred", jsontext_number (s->alloc.deferred) }) },
-    { "flush", jsontext_object (
-      { "requests", jsontext_number (s->checkpoint.flushes) },
-      { "shared", jsontext_number (s->checkpoint.shared) },
-      { "checkpoints", jsontext_number (s->checkpoint.runs) },
-      { "checkpoint_ns", jsontext_number (s->checkpoint.ns) },
-      { "longest_ns", jsontext_number (s->checkpoint.longest_ns) },
-      { "syncs", jsontext_number (s->checkpoint.syncs) },
-      { "timed", jsontext_number (s->checkpoint.timed) }) },
+    { "clusters", statsimage_clusters (&s->alloc) },
+    { "flush", statsimage_flush (&s->checkpoint) },
     { "space", jsontext_object (
       { "waiting", jsontext_number (s->space.waiting) },
       { "requests", jsontext_number (s->space.requests) },
@@ -236,22 +220,52 @@ take (const struct stats_file *f)
   return document;
 }
 
-int
-stats_write (struct stats_file *f)
+static int
+write_file (const struct stats_file *f, const json_t *document)
+{
+  json_t *all = jsontext_add (json_copy ((json_t *) document),
+    { "updated", jsontext_number (time (NULL)) },
+    { "running", json_boolean (!f->ended) });
+  int r;
+
+  if (f->for_prometheus)
+    all = jsontext_add (all, { "path", jsontext_string (f->path) });
+  r = all ? reportfile_write (&kind, f->path, false, f->for_prometheus ?
+                              print_metrics : print_json, all) : -1;
+  json_decref (all);
+  return r;
+}
+
+/* Unless the file has these counters, and is fresh (ALWAYS: in any case). */
+static int
+update (struct stats_file *f, bool always)
 {
   json_t *document;
-  int r;
+  int r = 0;
 
   if (!begin_writing (f))
     return 0;
   document = take (f);
-  if (f->for_prometheus)
-    document = jsontext_add (document, { "path", jsontext_string (f->path) });
-  r = document ? reportfile_write (&kind, f->path, false, f->for_prometheus ?
-                                    print_metrics : print_json, document) : -1;
+  if (document == NULL)
+    r = -1;
+  else if (always || clock_ms () >= f->written_ms + FRESH_MS ||
+           !json_equal (document, f->written)) {
+    r = write_file (f, document);
+    if (r == 0) {
+      json_decref (f->written);
+      f->written = json_incref (document);
+      f->written_ms = clock_ms ();
+    }
+  }
   json_decref (document);
   end_writing (f);
   return r;
+}
+
+int
+stats_write (struct stats_file *f)
+{
+  return update (f, true);
 }
 
 /* --- the thread --- */
@@ -277,19 +291,13 @@ static void *
 keep_up_to_date (void *opaque)
 {
   struct stats_file *f = opaque;
-  json_t *now, *before = NULL;
   bool news, failed = false;
 
   while (await_news (f, &news)) {
     report_silence (failed);
-    now = take (f);
-    if (news || now == NULL || !json_equal (now, before))
-      failed = stats_write (f) == -1;
+    failed = update (f, news) == -1;
     report_silence (false);
-    json_decref (before);
-    before = now;
   }
-  json_decref (before);
   return NULL;
 }
 
@@ -346,7 +354,10 @@ stats_open (const char *path, bool for_prometheus, void (*get) (struct stats *))
 void
 stats_stop (struct stats_file *f)
 {
-  if (f == NULL || !f->started)
+  if (f == NULL)
+    return;
+  f->ended = true;
+  if (!f->started)
     return;
   pthread_mutex_lock (&f->news_lock);
   f->ending = true;
@@ -362,6 +373,7 @@ stats_close (struct stats_file *f)
   if (f == NULL)
     return;
   stats_stop (f);
+  json_decref (f->written);
   pthread_cond_destroy (&f->wake);
   pthread_mutex_destroy (&f->news_lock);
   pthread_cond_destroy (&f->turn);

@@ -88,11 +88,10 @@ describe_exports (const char *device, struct iostats *iostats)
 
 /* --- the image --- */
 
-static json_t *
-describe_clusters (const struct alloc_stats *a, const struct disk_state *state)
+json_t *
+statsimage_clusters (const struct alloc_stats *a)
 {
   return jsontext_object (
-    { "bytes", jsontext_number (state->cluster_size) },
     { "allocated", jsontext_number (a->allocated) },
     { "freed", jsontext_number (a->freed) },
     { "punched", jsontext_number (a->punched) },
@@ -100,8 +99,8 @@ describe_clusters (const struct alloc_stats *a, const struct disk_state *state)
     { "deferred", jsontext_number (a->deferred) });
 }
 
-static json_t *
-describe_flush (const struct checkpoint_stats *c)
+json_t *
+statsimage_flush (const struct checkpoint_stats *c)
 {
   return jsontext_object (
     { "requests", jsontext_number (c->flushes) },
@@ -113,19 +112,19 @@ describe_flush (const struct checkpoint_stats *c)
     { "timed", jsontext_number (c->timed) });
 }
 
-static json_t *
-describe_storage (const struct disk_stats *s)
+json_t *
+statsimage_storage (const struct disk_stats *s)
 {
   const uint64_t end = s->alloc.high_water, size = s->file_size;
+  const bool known = end > 0;   /* not before there is a client that may write */
 
   return jsontext_object (
     { "device", json_boolean (s->is_device) },
     { "size", jsontext_number (size) },
-    { "high_water", end > 0 ? jsontext_number (end) : json_null () },
-    { "left", end > 0 && s->is_device ? jsontext_number (size - min64 (end, size))
+    { "high_water", known ? jsontext_number (end) : json_null () },
+    { "left", known && s->is_device ? jsontext_number (size - min64 (end, size))
       : json_null () },
-    { "low", jsontext_number (s->alloc.low) },
-    { "waiting", jsontext_number (s->space.waiting) });
+    { "low", jsontext_number (s->alloc.low) });
 }
 
 static json_t *
@@ -136,6 +135,16 @@ describe_bitmaps (const struct disk_state *state)
     { "inconsistent", jsontext_number (state->inconsistent) });
 }
 
+/* What is known of any image. */
+static json_t *
+describe_state (const char *device, const char *state, const char *why)
+{
+  return jsontext_object (
+    { "image", jsontext_string (device) },
+    { "state", jsontext_string (state) },
+    { "reason", why[0] ? jsontext_string (why) : json_null () });
+}
+
 json_t *
 statsimage_open (const char *device, struct disk *disk, struct iostats *iostats)
 {
@@ -144,14 +153,13 @@ statsimage_open (const char *device, struct disk *disk, struct iostats *iostats)
 
   disk_get_state (disk, &state);
   disk_get_stats (disk, &stats);
-  return jsontext_object (
-    { "image", jsontext_string (device) },
-    { "state", jsontext_string (words[state.health]) },
-    { "reason", state.why[0] ? jsontext_string (state.why) : json_null () },
+  return jsontext_add (describe_state (device, words[state.health], state.why),
     { "size", jsontext_number (state.size) },
-    { "clusters", describe_clusters (&stats.alloc, &state) },
-    { "flush", describe_flush (&stats.checkpoint) },
-    { "storage", describe_storage (&stats) },
+    { "clusters", jsontext_add (statsimage_clusters (&stats.alloc),
+      { "bytes", jsontext_number (state.cluster_size) }) },
+    { "flush", statsimage_flush (&stats.checkpoint) },
+    { "storage", jsontext_add (statsimage_storage (&stats),
+      { "waiting", jsontext_number (stats.space.waiting) }) },
     { "bitmaps", describe_bitmaps (&state) },
     { "exports", describe_exports (device, iostats) });
 }
@@ -161,50 +169,56 @@ statsimage_open (const char *device, struct disk *disk, struct iostats *iostats)
 struct all {
   struct iostats *iostats;
   json_t *list;
-  json_t *open;                 /* an object, with the names of the images that are open */
+  json_t *known;                /* an object, with the names of images that were met */
   uint64_t omitted;
 };
+
+/* Is the image to be described: is it new, and is there room for it? */
+static bool
+meet (struct all *all, const char *device)
+{
+  json_t *name = jsontext_string (device);
+  const bool is_new = name && !json_object_get (all->known, json_string_value (name));
+  const bool fits = json_array_size (all->list) < STATSIMAGE_MOST;
+
+  if (is_new)
+    json_object_set_new_nocheck (all->known, json_string_value (name), json_true ());
+  json_decref (name);
+  all->omitted += is_new && !fits;
+  return is_new && fits;
+}
 
 static int
 add_open (void *opaque, const char *device, struct disk *disk)
 {
   struct all *all = opaque;
-  json_t *name = jsontext_string (device);
 
-  if (name == NULL || json_object_set_new_nocheck (all->open, json_string_value (name),
-                                                   json_true ()) == -1)
-    all->omitted++;
-  else if (json_array_size (all->list) == STATSIMAGE_MOST)
-    all->omitted++;
-  else
+  if (meet (all, device))
     all->list = jsontext_append (all->list, statsimage_open (device, disk, all->iostats));
-  json_decref (name);
   return all->list ? 0 : -1;
 }
 
-/* An export of an image of which nothing else is known.  The exports of one come one after
- * the other. */
+/* An image that is not open. */
 static void
-add_closed (void *opaque, const char *device, const char *export, const struct iocounts *c)
+add_closed (struct all *all, const char *device, const char *state, const char *why)
 {
-  struct all *all = opaque;
-  json_t *name = jsontext_string (device);
-  const size_t n = json_array_size (all->list);
-  json_t *last = n ? json_array_get (all->list, n - 1) : NULL;
+  if (all->list && meet (all, device))
+    all->list = jsontext_append (all->list, jsontext_add (
+      describe_state (device, state, why),
+      { "exports", describe_exports (device, all->iostats) }));
+}
 
-  if (name == NULL || all->list == NULL ||
-      json_object_get (all->open, json_string_value (name)))
-    ;
-  else if (last && json_equal (json_object_get (last, "image"), name))
-    add_export (&(json_t *) { json_object_get (last, "exports") }, device, export, c);
-  else if (n == STATSIMAGE_MOST)
-    all->omitted++;
-  else
-    all->list = jsontext_append (all->list, jsontext_object (
-      { "image", json_incref (name) },
-      { "state", jsontext_string ("closed") },
-      { "exports", jsontext_append (json_array (), describe_export (export, c)) }));
-  json_decref (name);
+static void
+add_bad (void *opaque, const char *name, const struct disk_state *state)
+{
+  add_closed (opaque, name, words[state->health], state->why);
+}
+
+static void
+add_used (void *opaque, const char *device, const char *export, const struct iocounts *c)
+{
+  (void) export, (void) c;
+  add_closed (opaque, device, "closed", "");
 }
 
 json_t *
@@ -212,16 +226,17 @@ statsimage_all (const char *device, struct disk *disk, struct dir *dir,
                 struct iostats *iostats, uint64_t *omitted)
 {
   struct all all = {
-    .iostats = iostats, .list = json_array (), .open = json_object (),
+    .iostats = iostats, .list = json_array (), .known = json_object (),
   };
 
   if (dir == NULL)
     add_open (&all, device, disk);
   else {
     dir_each (dir, add_open, &all);
-    iostats_each (iostats, NULL, add_closed, &all);
+    dir_each_bad (dir, add_bad, &all);
+    iostats_each (iostats, NULL, add_used, &all);
   }
-  json_decref (all.open);
+  json_decref (all.known);
   *omitted = all.omitted;
   return all.list;
 }

@@ -15,9 +15,15 @@
 /* The image that QMP calls DEVICE, which is open.  NULL on ENOMEM. */
 extern json_t *statsimage_open (const char *device, struct disk *, struct iostats *);
 
+/* Parts of that; the server has them for all images together, too. */
+extern json_t *statsimage_clusters (const struct alloc_stats *);
+extern json_t *statsimage_flush (const struct checkpoint_stats *);
+extern json_t *statsimage_storage (const struct disk_stats *);
+
 /* At most so many of a directory are described. */
 #define STATSIMAGE_MOST 128
-/* All images; DISK, or of DIR those that are open, then those that were used last.
+/* All images; DISK, or of DIR those that are open, then those that were bad when they were
+ * closed, then those that were used last.
  * *OMITTED: how many images are left out.  NULL on ENOMEM. */
 extern json_t *statsimage_all (const char *device, struct disk *, struct dir *,
                                struct iostats *, uint64_t *omitted);

@@ -65,6 +65,14 @@ struct dir_image {
   struct disk *disk;            /* constant while OPEN */
 };
 
+/* An image that was bad when it was closed, until it is opened again. */
+struct bad {
+  struct bad *next;
+  struct disk_state state;
+  char name[];
+};
+#define MOST_BAD 128
+
 struct dir {
   struct disk_options options;  /* for any image; in_dir has no name */
   struct map *map;
@@ -74,6 +82,7 @@ struct dir {
   pthread_cond_t changed;       /* the state of an image has changed, or it has gone */
   struct dir_image *images;
   struct disk_stats closed;     /* sums over the images that were closed */
+  struct bad *bad;              /* the last one first */
   bool failed;                  /* an image could not be closed properly */
 };
 
@@ -120,6 +129,7 @@ int
 dir_close (struct dir *dir)
 {
   struct dir_image *image;
+  struct bad *bad;
   int r;
 
   if (dir == NULL)
@@ -130,6 +140,10 @@ dir_close (struct dir *dir)
     if (disk_close (image->disk) == -1)
       r = -1;
     free_image (image);
+  }
+  while ((bad = dir->bad) != NULL) {
+    dir->bad = bad->next;
+    free (bad);
   }
   if (dir->map)
     map_free (dir->map);
@@ -317,6 +331,40 @@ open_image (const struct dir *dir, struct dir_image *image)
   return 0;
 }
 
+/* Called with the lock held, as the next one. */
+static void
+forget_bad (struct dir *dir, const char *name)
+{
+  struct bad **link = &dir->bad, *b;
+  size_t n = 0;
+
+  while ((b = *link) != NULL)
+    if (strcmp (b->name, name) == 0 || ++n == MOST_BAD) {
+      *link = b->next;
+      free (b);
+    }
+    else
+      link = &b->next;
+}
+
+/* Keeps in mind how the image was when it was closed, unless it was well. */
+static void
+keep_bad (struct dir *dir, const char *name, const struct disk_state *state)
+{
+  struct bad *b;
+
+  if (state->health != DISK_FAILED && state->health != DISK_CORRUPT)
+    return;
+  forget_bad (dir, name);
+  b = malloc (sizeof *b + strlen (name) + 1);
+  if (b == NULL)
+    return;
+  b->state = *state;
+  strcpy (b->name, name);
+  b->next = dir->bad;
+  dir->bad = b;
+}
+
 /* Finds the image with that name, and opens it unless it is open. */
 static struct dir_image *
 enter (struct dir *dir, const char *name)
@@ -353,6 +401,7 @@ enter (struct dir *dir, const char *name)
     if (r == 0) {
       image->users = 1;
       image->state = OPEN;
+      forget_bad (dir, name);
       pthread_cond_broadcast (&dir->changed);
       return image;
     }
@@ -416,6 +465,7 @@ leaves_last (struct dir *dir, struct dir_image *image)
 void
 dir_leave (struct dir *dir, struct dir_image *image)
 {
+  struct disk_state state;
   bool settles = false;
   int r;
 
@@ -428,12 +478,18 @@ dir_leave (struct dir *dir, struct dir_image *image)
     if (!settles && !leaves_last (dir, image))
       return;
   } while (settles);
+  disk_get_state (image->disk, &state);
   r = disk_close (image->disk);
   report_debug ("%s: closed", image->path);
   {
     LOCK_FOR_BLOCK (&dir->lock);
 
     dir->failed |= r == -1;
+    if (r == -1 && state.why[0] == '\0') {
+      state.health = DISK_FAILED;
+      strcpy (state.why, "it could not be closed properly");
+    }
+    keep_bad (dir, image->name, &state);
     take_out (dir, image, 0);
   }
 }
@@ -474,6 +530,31 @@ leave_all (struct dir *dir, struct dir_image **all, size_t n)
   for (size_t i = 0; i < n; i++)
     dir_leave (dir, all[i]);
   free (all);
+}
+
+/* A copy of number I of the list.  NULL: there are no more, or there is no memory. */
+static struct bad *
+copy_bad (struct dir *dir, size_t i)
+{
+  LOCK_FOR_BLOCK (&dir->lock);
+  const struct bad *b = dir->bad;
+  struct bad *copy;
+
+  while (b && i-- > 0)
+    b = b->next;
+  copy = b ? malloc (sizeof *b + strlen (b->name) + 1) : NULL;
+  return copy ? memcpy (copy, b, sizeof *b + strlen (b->name) + 1) : NULL;
+}
+
+void
+dir_each_bad (struct dir *dir, dir_bad_fn fn, void *opaque)
+{
+  struct bad *b;
+
+  for (size_t i = 0; (b = copy_bad (dir, i)) != NULL; i++) {
+    fn (opaque, b->name, &b->state);
+    free (b);
+  }
 }
 
 void
