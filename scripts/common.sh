@@ -135,6 +135,7 @@ test_packages=(
   syslinux
   syslinux-common
   systemd
+  valgrind
 )
 
 say ()
