@@ -27,10 +27,13 @@ for name in "plain", sys.argv[2]:
     h.pread(512, 0)
     h.shutdown()
 PY
+grep -x 'nbdkit_qcow2_running{server="stats.prom"} 1' "$file"
 stop_nbdkit
+grep -x 'nbdkit_qcow2_running{server="stats.prom"} 0' "$file"
 promtool check metrics < "$file"
 
 "$python" - "$file" <<'PY'
+import os
 import re
 import sys
 values = dict(line.rsplit(" ", 1) for line in open(sys.argv[1]) if line[0] != "#")
@@ -45,6 +48,8 @@ for image in "plain", r'q\"uo\\te\nline':
             'clients_total{server="stats.prom",image="%s",export=""}': 1,
             'image_state{server="stats.prom",image="%s",state="closed"}': 1}.items():
         assert float(values["nbdkit_qcow2_" + key % image]) == value, (key, image)
+assert abs(float(values['nbdkit_qcow2_update_time_seconds{server="stats.prom"}']) -
+           os.path.getmtime(sys.argv[1])) < 60
 assert float(values['nbdkit_qcow2_connections_total{server="stats.prom"}']) == 2
 # Each bucket contains those before it.
 last = {}
