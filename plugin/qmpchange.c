@@ -11,6 +11,12 @@
  * Plans for several disks are of one instant: the gates of all are closed before the first
  * one is made.  What fails then, after others were made, is told.
  *
+ * A new image on top is a plan of its own, with the bitmaps that this image is to have, and
+ * comes after those for the images that are there.  As long as the gates are closed, it can
+ * be taken back: so all new images of a transaction are put on top, or none.  The name of the
+ * device means the new image in the actions after that one, as in QEMU; the name of its node
+ * does in all of them, as if it was there already.
+ *
  * As each action is checked, the plan so far counts: a bitmap can be added and disabled
  * in one transaction.
  *
@@ -36,6 +42,7 @@
 #include "change/relink.h"
 #include "plugin/qmpchange.h"
 #include "plugin/qmpjobs.h"
+#include "plugin/qmpnodes.h"
 #include "plugin/qmpoverlay.h"
 
 /* The format allows longer names, but QEMU's tools do not create them. */
@@ -51,11 +58,14 @@ struct plan {
   char *source;                 /* NULL, or the file of the bitmaps that are merged */
   bool merges_own;              /* bitmaps of the image itself are merged */
   const char *snapshot;         /* the name of a new one; NULL: none */
+  struct qmp_overlay *overlay;  /* NULL, or: the plan is for the image that this puts on top */
+  const json_t *action;         /* that action */
 };
 
 static void
 plan_free (struct plan *p)
 {
+  qmpoverlay_end (p->overlay);
   qmptarget_leave (&p->target);
   free (p->bitmaps);
   free (p->source);
@@ -117,6 +127,8 @@ find_target (struct plan *p, const char *name, enum name_kind kind)
   struct qmp_target t;
   bool other;
 
+  if (p->overlay)
+    return 0;
   if (qmptarget_find (p->host, name, &t, p->e) == -1)
     return refuse_name (p, name, kind);
   other = p->target.disk && p->target.disk != t.disk;
@@ -154,7 +166,7 @@ exists (const struct plan *p, const char *name, bool *inconsistent)
 {
   struct bitmaps *bitmaps = disk_bitmaps (p->target.disk);
   const size_t i = bitmap_find (bitmaps, name);
-  bool there = i != SIZE_MAX;
+  bool there = i != SIZE_MAX && p->overlay == NULL;
 
   *inconsistent = there && bitmap_get (bitmaps, i)->flags & QCOW2_BITMAP_IN_USE;
   for (size_t j = 0; j < p->nr_bitmaps; j++)
@@ -228,7 +240,7 @@ merge_from (struct plan *p, const struct qmp_target *t, const char *node)
 
   if (t->disk != p->target.disk)
     return qmp_refuse (p->e, "Node '%s' belongs to another disk", node);
-  if (t->layer == 0) {
+  if (t->layer == 0 && p->overlay == NULL) {
     p->merges_own = true;
     return 0;
   }
@@ -250,7 +262,7 @@ plan_merge_one (struct plan *p, const char *target, const char *node, const char
   if (qmptarget_find (p->host, node, &t, p->e) == -1)
     return qmp_refuse (p->e, "Node '%s' not found", node);
   r = merge_from (p, &t, node);
-  if (r == 0 && t.layer == 0)
+  if (r == 0 && t.layer == 0 && p->overlay == NULL)
     r = check_bitmap (p, name, false);
   qmptarget_leave (&t);
   if (r == 0 && p->source && p->merges_own)
@@ -318,6 +330,8 @@ plan_snapshot (struct plan *p, const json_t *args)
   const char *device = qmpargs_text (args, "device");
   const char *name = qmpargs_text (args, "name");
 
+  if (p->overlay)
+    return qmp_refuse (p->e, "A transaction takes one snapshot of a disk");
   if (check_idle (p, device) == -1)
     return -1;
   if (name[0] == '\0')
@@ -413,6 +427,8 @@ change_snapshots (struct disk *disk, enum edit_kind kind, const char *name,
 static int
 carry_out (struct plan *p)
 {
+  if (p->overlay && qmpoverlay_make (p->overlay, p->e) == -1)
+    return -1;
   if (p->nr_bitmaps == 0)
     return p->snapshot == NULL ? 0
       : change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
@@ -448,6 +464,28 @@ find_action (const char *name)
   return a->name ? a : NULL;
 }
 
+/* External snapshots, which are plans of their own. */
+static const struct external {
+  const char *name;
+  const struct qmparg *arguments;
+  struct qmp_overlay *(*plan) (const struct qmp_host *, const json_t *arguments,
+                               struct qmp_error *);
+} externals[] = {
+  { "blockdev-snapshot", qmpoverlay_of_node, qmpoverlay_plan_node },
+  { "blockdev-snapshot-sync", qmpoverlay_of_file, qmpoverlay_plan_file },
+  { .name = NULL }
+};
+
+static const struct external *
+find_external (const char *name)
+{
+  const struct external *x = externals;
+
+  while (x->name && strcmp (x->name, name) != 0)
+    x++;
+  return x->name ? x : NULL;
+}
+
 struct plans {
   const struct qmp_host *host;
   struct qmp_error *e;
@@ -463,35 +501,134 @@ plans_free (struct plans *all)
   free (all->list);
 }
 
+/* NULL: refused. */
+static struct plan *
+add_plan (struct plans *all, const char *name)
+{
+  struct plan *list = reallocarray (all->list, all->n + 1, sizeof *list);
+
+  if (list == NULL) {
+    qmp_refuse (all->e, "out of memory");
+    return NULL;
+  }
+  all->list = list;
+  list[all->n] = (struct plan) { .host = all->host, .e = all->e, .name = name };
+  return &list[all->n++];
+}
+
+/* --- new images on top --- */
+
+static struct plan *
+find_overlay (const struct plans *all, const struct disk *disk)
+{
+  for (size_t i = 0; i < all->n; i++)
+    if (all->list[i].overlay && all->list[i].target.disk == disk)
+      return &all->list[i];
+  return NULL;
+}
+
+/* Plans that ACTION, unless it is planned already. */
+static int
+plan_external (struct plans *all, const json_t *action)
+{
+  const struct external *x = find_external (qmpargs_text (action, "type"));
+  struct qmp_overlay *overlay;
+  struct plan *p;
+
+  for (size_t i = 0; i < all->n; i++)
+    if (all->list[i].action == action)
+      return 0;
+  overlay = x->plan (all->host, json_object_get (action, "data"), all->e);
+  if (overlay == NULL)
+    return -1;
+  p = find_overlay (all, qmpoverlay_disk (overlay))
+    ? NULL : add_plan (all, qmpoverlay_device (overlay));
+  if (p == NULL) {
+    qmpoverlay_end (overlay);
+    return qmp_refuse (all->e, "A transaction takes one snapshot of a disk");
+  }
+  p->action = action;
+  p->overlay = overlay;
+  p->target.disk = qmpoverlay_disk (overlay);   /* (The overlay holds it.) */
+  return 0;
+}
+
+/* If NAME is that of a node that one of the actions puts on top, plans that one. */
+static int
+plan_ahead (struct plans *all, const json_t *actions, const char *name)
+{
+  const json_t *action;
+  size_t i;
+
+  if (qmpnodes_find (all->host->added, name))
+    json_array_foreach (actions, i, action) {
+      const json_t *data = json_object_get (action, "data");
+      const char *overlay = qmpargs_text (data, "overlay");
+
+      if (overlay && strcmp (overlay, name) == 0)
+        return plan_external (all, action);
+    }
+  return 0;
+}
+
+/* NULL: there is none of that name. */
+static const struct disk *
+disk_of (const struct plans *all, const char *name)
+{
+  struct qmp_error ignored = { .desc = NULL };
+  struct qmp_target t;
+  const struct disk *disk = NULL;
+
+  if (qmptarget_find (all->host, name, &t, &ignored) == 0)
+    disk = t.disk;
+  qmptarget_leave (&t);
+  qmp_error_free (&ignored);
+  return disk;
+}
+
+/* The plan for the new image that NAME means in this transaction; or NULL. */
+static struct plan *
+plan_above (const struct plans *all, const char *name)
+{
+  const bool device = all->host->dir ? strchr (name, '/') == NULL
+    : strcmp (name, QMPTARGET_DEVICE) == 0;
+
+  for (size_t i = 0; i < all->n; i++) {
+    struct plan *p = &all->list[i];
+    const char *new = p->overlay ? qmpoverlay_name (p->overlay) : NULL;
+
+    if (new && strcmp (new, name) == 0)
+      return p;
+  }
+  if (device)
+    return find_overlay (all, disk_of (all, name));
+  return NULL;
+}
+
+/* --- all of them --- */
+
 /* The plan for the disk that NAME means, or a new one.  (Who is not there gets one, which
  * refuses the name.)  NULL: refused. */
 static struct plan *
 plan_for (struct plans *all, const char *name)
 {
   struct qmp_target t = { .disk = NULL };
-  struct plan *list;
+  struct plan *p = name ? plan_above (all, name) : NULL;
   size_t i = 0;
 
+  if (p)
+    return p;
   if (name && qmptarget_find (all->host, name, &t, all->e) == 0)
-    while (i < all->n && all->list[i].target.disk != t.disk)
+    while (i < all->n && (all->list[i].target.disk != t.disk || all->list[i].overlay))
       i++;
   else
     i = all->n;
-  if (i < all->n) {
+  p = i < all->n ? &all->list[i] : add_plan (all, name);
+  if (p && i == all->n - 1 && p->target.disk == NULL)
+    p->target = t;
+  else
     qmptarget_leave (&t);
-    return &all->list[i];
-  }
-  list = reallocarray (all->list, all->n + 1, sizeof *list);
-  if (list == NULL) {
-    qmptarget_leave (&t);
-    qmp_refuse (all->e, "out of memory");
-    return NULL;
-  }
-  all->list = list;
-  list[all->n] = (struct plan) {
-    .host = all->host, .e = all->e, .target = t, .name = name,
-  };
-  return &list[all->n++];
+  return p;
 }
 
 static int
@@ -503,63 +640,92 @@ plan_all (struct plans *all, const json_t *actions)
   json_array_foreach (actions, i, action) {
     const struct qmp_action *a = find_action (qmpargs_text (action, "type"));
     const json_t *data = json_object_get (action, "data");
-    struct plan *p = plan_for (all, target_of (a, data));
+    const char *name = a ? target_of (a, data) : NULL;
+    struct plan *p;
 
+    if (a == NULL) {
+      if (plan_external (all, action) == -1)
+        return -1;
+      continue;
+    }
+    if (name && plan_ahead (all, actions, name) == -1)
+      return -1;
+    p = plan_for (all, name);
     if (p == NULL || plan_action (p, a, data) == -1)
       return -1;
   }
   return 0;
 }
 
-/* Disks that were changed before stay so. */
+/* New images that were put on top are taken back, with the gates closed. */
 static int
-tell_rest (const struct plans *all, size_t i)
+take_back (const struct plans *all)
+{
+  int r = 0;
+
+  for (size_t i = all->n; i-- > 0; )
+    if (all->list[i].overlay && qmpoverlay_is_made (all->list[i].overlay) &&
+        qmpoverlay_take_back (all->list[i].overlay) == -1)
+      r = -1;
+  return r;
+}
+
+/* That of P has failed.  What was changed in images before it stays. */
+static int
+tell_rest (const struct plans *all, const struct plan *p, unsigned done, bool taken_back)
 {
   CLEANUP_FREE char *why = all->e->desc ? strdup (all->e->desc) : NULL;
+  const char *const because = why ? why : "out of memory";
 
-  if (i == 0)
+  if (taken_back && done == 0)
     return -1;
   qmp_error_free (all->e);
-  return qmp_refuse (all->e, "The disks before '%s' were changed, but not that one: %s",
-                     all->list[i].name, why ? why : "out of memory");
+  if (!taken_back)
+    return qmp_refuse (all->e, "New images stay on top of disks, but what was to be done "
+                       "to '%s' failed: %s", p->name, because);
+  return p->overlay
+    ? qmp_refuse (all->e, "Bitmaps and internal snapshots were changed, but no new image was "
+                  "put on top: %s", because)
+    : qmp_refuse (all->e, "The disks before '%s' were changed, but not that one: %s",
+                  p->name, because);
+}
+
+/* Those for images that are there, or for new ones.  Returns the one that has failed; or
+ * NULL. */
+static const struct plan *
+carry_out_those (const struct plans *all, bool above, unsigned *done)
+{
+  for (size_t i = 0; i < all->n; i++) {
+    struct plan *const p = &all->list[i];
+
+    if ((p->overlay != NULL) != above)
+      continue;
+    if (carry_out (p) == -1)
+      return p;
+    *done += !above;
+  }
+  return NULL;
 }
 
 static int
 carry_out_all (const struct plans *all)
 {
-  size_t i = 0;
-  int r = 0;
+  const struct plan *failed;
+  unsigned done = 0;
+  bool taken_back = true;
 
-  if (all->n == 1)
+  if (all->n == 1 && all->list[0].overlay == NULL)
     return carry_out (&all->list[0]);
   for (size_t k = 0; k < all->n; k++)
     disk_close_gate (all->list[k].target.disk);
-  while (r == 0 && i < all->n)
-    r = carry_out (&all->list[i++]);
+  failed = carry_out_those (all, false, &done);
+  if (failed == NULL)
+    failed = carry_out_those (all, true, &done);
+  if (failed)
+    taken_back = take_back (all) == 0;
   for (size_t k = 0; k < all->n; k++)
     disk_open_gate (all->list[k].target.disk);
-  return r == 0 ? 0 : tell_rest (all, i - 1);
-}
-
-/* External snapshots are no part of a plan: each is the only action of its transaction. */
-static const struct external {
-  const char *name;
-  const struct qmparg *arguments;
-  json_t *(*run) (const struct qmp_host *, const json_t *arguments, struct qmp_error *);
-} externals[] = {
-  { "blockdev-snapshot", qmpoverlay_of_node, qmpoverlay_use_node },
-  { "blockdev-snapshot-sync", qmpoverlay_arguments, qmpoverlay_run },
-  { .name = NULL }
-};
-
-static const struct external *
-find_external (const char *name)
-{
-  const struct external *x = externals;
-
-  while (x->name && strcmp (x->name, name) != 0)
-    x++;
-  return x->name ? x : NULL;
+  return failed ? tell_rest (all, failed, done, taken_back) : 0;
 }
 
 /* Checks the arguments of action I, which is an object. */
@@ -612,26 +778,6 @@ check_actions (const json_t *arguments, struct qmp_error *e)
     ? 0 : qmp_refuse (e, "Parameter 'completion-mode' does not accept value '%s'", mode);
 }
 
-/* Does the transaction take an external snapshot?  Then *ANSWER is that of it. */
-static bool
-run_external (const struct qmp_host *host, const json_t *actions, json_t **answer,
-              struct qmp_error *e)
-{
-  const struct external *x = NULL;
-  const json_t *action;
-  size_t i;
-
-  json_array_foreach (actions, i, action)
-    if (x == NULL)
-      x = find_external (qmpargs_text (action, "type"));
-  *answer = NULL;
-  if (x && json_array_size (actions) == 1)
-    *answer = x->run (host, json_object_get (json_array_get (actions, 0), "data"), e);
-  else if (x)
-    qmp_refuse (e, "A transaction with the action '%s' cannot have others", x->name);
-  return x != NULL;
-}
-
 /* (All of it is one step in any case, so both modes of completion are the same.) */
 json_t *
 qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
@@ -639,17 +785,39 @@ qmpchange_transaction (const struct qmp_host *host, const json_t *arguments,
 {
   const json_t *actions = json_object_get (arguments, "actions");
   struct plans all = { .host = host, .e = e };
-  json_t *answer;
   int r = check_actions (arguments, e);
 
-  if (r == 0 && run_external (host, actions, &answer, e))
-    return answer;
   if (r == 0)
     r = plan_all (&all, actions);
   if (r == 0)
     r = carry_out_all (&all);
   plans_free (&all);
   return r == -1 ? NULL : json_object ();
+}
+
+static json_t *
+run_external (const struct qmp_host *host, const char *command, const json_t *arguments,
+              struct qmp_error *e)
+{
+  struct qmp_overlay *overlay = find_external (command)->plan (host, arguments, e);
+  const int r = overlay ? qmpoverlay_make (overlay, e) : -1;
+
+  qmpoverlay_end (overlay);
+  return r == -1 ? NULL : json_object ();
+}
+
+json_t *
+qmpchange_snapshot (const struct qmp_host *host, const json_t *arguments,
+                    struct qmp_error *e)
+{
+  return run_external (host, "blockdev-snapshot", arguments, e);
+}
+
+json_t *
+qmpchange_snapshot_file (const struct qmp_host *host, const json_t *arguments,
+                         struct qmp_error *e)
+{
+  return run_external (host, "blockdev-snapshot-sync", arguments, e);
 }
 
 /* --- other commands --- */

@@ -25,6 +25,11 @@ extern const struct qmp_action qmpchange_actions[];
 extern json_t *qmpchange_run (const struct qmp_host *, const struct qmp_action *,
                               const json_t *arguments, struct qmp_error *);
 
+/* blockdev-snapshot, blockdev-snapshot-sync */
+extern json_t *qmpchange_snapshot (const struct qmp_host *, const json_t *arguments,
+                                   struct qmp_error *);
+extern json_t *qmpchange_snapshot_file (const struct qmp_host *, const json_t *arguments,
+                                        struct qmp_error *);
 /* blockdev-snapshot-delete-internal-sync */
 extern json_t *qmpchange_delete_snapshot (const struct qmp_host *,
                                           const json_t *arguments, struct qmp_error *);

@@ -9,11 +9,17 @@
  * blockdev-snapshot takes an image that blockdev-add has opened, for which the same is true.
  * Its node then is the top of the disk.
  *
+ * Both are planned first, made, and may be taken back, as actions of a transaction
+ * (qmpchange.c).  An image of a directory stays open from then on, because its name means the
+ * new image, which no file says.  (Its nodes have numbers, so the name of the new one counts
+ * only within the transaction.)
+ *
  * Locks: none of its own; see qmptarget.c.
  */
 
 #include <config.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/cleanup.h"
@@ -23,7 +29,7 @@
 #include "plugin/qmpnodes.h"
 #include "plugin/qmpoverlay.h"
 
-const struct qmparg qmpoverlay_arguments[] = {
+const struct qmparg qmpoverlay_of_file[] = {
   { "device", QMPARG_STRING, true },
   { "node-name", QMPARG_STRING, true },
   { "snapshot-file", QMPARG_STRING, false },
@@ -71,26 +77,121 @@ check_names (const struct qmp_host *host, const struct qmp_target *t,
   return 0;
 }
 
-/* NODE_NAME: of the new top; or NULL. */
-static int
-put_on_top (const struct qmp_host *host, struct qmp_target *t, const char *node_name,
-            const struct overlay *overlay, struct qmp_error *e)
-{
-  CLEANUP_FREE char *name = NULL;
+/* --- plans --- */
 
-  name = qmptarget_new_top (host, node_name);
-  if (name == NULL)
-    return qmp_refuse (e, "out of memory");
+struct qmp_overlay {
+  const struct qmp_host *host;
+  struct qmp_target target;
+  const char *device;           /* as the command calls the disk */
+  const char *name;             /* of the new node, if the command says so; or NULL */
+  char *node_name;              /* for the host; NULL: it has a directory */
+  struct qmp_node *node;        /* NULL, or: the image is its */
+  struct overlaying *steps;
+  bool made;
+};
+
+/* The plan takes over the target.  NULL: refused. */
+static struct qmp_overlay *
+new_plan (const struct qmp_host *host, struct qmp_target *t, const struct arguments *a,
+          const struct overlay *overlay, struct qmp_error *e)
+{
+  struct qmp_overlay *o = calloc (1, sizeof *o);
+
+  if (o)
+    *o = (struct qmp_overlay) {
+      .host = host, .target = *t, .device = a->node ? a->node : a->device,
+      .name = a->name,
+      .node_name = host->dir ? NULL : qmptarget_new_top (host, a->name),
+    };
+  if (o == NULL || (o->node_name == NULL && host->dir == NULL)) {
+    free (o);
+    qmp_refuse (e, "out of memory");
+    return NULL;
+  }
+  *t = (struct qmp_target) { .disk = NULL };
   report_watch ();
-  if (qmp_refuse_unless (overlay_disk (t->disk, overlay) == 0, e) == -1)
-    return -1;
-  qmptarget_add_top (host, name);
-  name = NULL;                  /* the host owns it */
-  return 0;
+  o->steps = overlay_prepare (o->target.disk, overlay);
+  if (qmp_refuse_unless (o->steps, e) == 0)
+    return o;
+  qmpoverlay_end (o);
+  return NULL;
 }
 
-json_t *
-qmpoverlay_run (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
+struct disk *
+qmpoverlay_disk (const struct qmp_overlay *o)
+{
+  return o->target.disk;
+}
+
+const char *
+qmpoverlay_name (const struct qmp_overlay *o)
+{
+  return o->name;
+}
+
+const char *
+qmpoverlay_device (const struct qmp_overlay *o)
+{
+  return o->device;
+}
+
+int
+qmpoverlay_make (struct qmp_overlay *o, struct qmp_error *e)
+{
+  report_watch ();
+  o->made = overlay_make (o->steps) == 0;
+  return qmp_refuse_unless (o->made, e);
+}
+
+int
+qmpoverlay_take_back (struct qmp_overlay *o)
+{
+  o->made = overlay_take_back (o->steps) == -1;
+  return o->made ? -1 : 0;
+}
+
+bool
+qmpoverlay_is_made (const struct qmp_overlay *o)
+{
+  return o->made;
+}
+
+/* The host knows the new top. */
+static void
+tell_host (struct qmp_overlay *o)
+{
+  struct qmp_added *const added = o->host->added;
+
+  if (o->host->dir) {
+    dir_keep (o->target.dir, o->target.image);
+    if (o->node)
+      qmpnodes_remove (added, o->node);
+    return;
+  }
+  qmptarget_add_top (o->host, o->node_name);
+  o->node_name = NULL;          /* the host owns it */
+  if (o->node)
+    qmpnodes_hand_over (added, o->node);
+}
+
+void
+qmpoverlay_end (struct qmp_overlay *o)
+{
+  if (o == NULL)
+    return;
+  overlay_end (o->steps, o->made);
+  if (o->node)
+    o->node->users--;
+  if (o->made)
+    tell_host (o);
+  qmptarget_leave (&o->target);
+  free (o->node_name);
+  free (o);
+}
+
+struct qmp_overlay *
+qmpoverlay_plan_file (const struct qmp_host *host, const json_t *arguments,
+                      struct qmp_error *e)
 {
   const struct arguments a = {
     .device = qmpargs_text (arguments, "device"),
@@ -103,8 +204,8 @@ qmpoverlay_run (const struct qmp_host *host, const json_t *arguments, struct qmp
     .path = a.file, .create = a.mode == NULL || strcmp (a.mode, "existing") != 0,
   };
   const char *name = a.node ? a.node : a.device ? a.device : "";
+  struct qmp_overlay *o = NULL;
   struct qmp_target t;
-  int r;
 
   if (check (&a, e) == -1)
     return NULL;
@@ -113,11 +214,10 @@ qmpoverlay_run (const struct qmp_host *host, const json_t *arguments, struct qmp
                 a.node ? a.node : "");
     return NULL;
   }
-  r = check_names (host, &t, &a, e);
-  if (r == 0)
-    r = put_on_top (host, &t, a.name, &overlay, e);
+  if (check_names (host, &t, &a, e) == 0)
+    o = new_plan (host, &t, &a, &overlay, e);
   qmptarget_leave (&t);
-  return r == -1 ? NULL : json_object ();
+  return o;
 }
 
 /* --- nodes that were added --- */
@@ -152,38 +252,30 @@ find_overlay (const struct qmp_host *host, const char *name, struct qmp_error *e
   return NULL;
 }
 
-static int
-use_node (const struct qmp_host *host, struct qmp_target *t, const char *node,
-          const char *name, struct qmp_error *e)
+struct qmp_overlay *
+qmpoverlay_plan_node (const struct qmp_host *host, const json_t *arguments,
+                      struct qmp_error *e)
 {
-  const struct arguments a = { .device = node };
-  struct qmp_node *n = find_overlay (host, name, e);
+  const struct arguments a = { .device = qmpargs_text (arguments, "node") };
+  struct arguments named = a;
   struct overlay overlay = { .create = false };
-
-  if (n == NULL || check_names (host, t, &a, e) == -1)
-    return -1;
-  overlay.path = n->path;
-  overlay.image = n->image;
-  if (put_on_top (host, t, name, &overlay, e) == -1)
-    return -1;
-  if (host->dir)                /* its nodes have numbers */
-    qmpnodes_remove (host->added, n);
-  else
-    qmpnodes_hand_over (host->added, n);
-  return 0;
-}
-
-json_t *
-qmpoverlay_use_node (const struct qmp_host *host, const json_t *arguments,
-                     struct qmp_error *e)
-{
-  const char *node = qmpargs_text (arguments, "node");
+  struct qmp_overlay *o = NULL;
+  struct qmp_node *n;
   struct qmp_target t;
-  int r;
 
-  if (qmptarget_need (host, node, &t, e) == -1)
+  named.name = qmpargs_text (arguments, "overlay");
+  if (qmptarget_need (host, a.device, &t, e) == -1)
     return NULL;
-  r = use_node (host, &t, node, qmpargs_text (arguments, "overlay"), e);
+  n = find_overlay (host, named.name, e);
+  if (n && check_names (host, &t, &a, e) == 0) {
+    overlay.path = n->path;
+    overlay.image = n->image;
+    o = new_plan (host, &t, &named, &overlay, e);
+  }
+  if (o) {
+    o->node = n;
+    n->users++;
+  }
   qmptarget_leave (&t);
-  return r == -1 ? NULL : json_object ();
+  return o;
 }

@@ -12,12 +12,14 @@
  * QEMU, the server goes on with the new one, and its next start has to name that one.
  * What clients flush after the change is in the new image alone.
  *
- * Refused are images that would not show the same disk, or would show it to others:
+ * Several disks can get one in one step: while all gates are closed, a change can be taken
+ * back, because nothing has written to the new image.  Then the image below is the top again,
+ * over the layers as they were.
+ *
+ * Refused are images that would not show the same disk:
  *
  *   another size, data of its own, another backing file
  *   encrypted disks: what is written to a new image would not be encrypted
- *   a disk of a directory: the name of the export would mean the old image again when the
- *   disk is opened for the next time, and a write to that would damage the new one
  *
  * Locks: none of its own.
  */
@@ -25,26 +27,30 @@
 #include <config.h>
 
 #include <errno.h>
-#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "change/create.h"
 #include "change/edit.h"
 #include "change/overlay.h"
 
-struct change {
+struct overlaying {
   struct disk *disk;
-  const struct overlay *overlay;
+  struct overlay overlay;
+  struct create_options options;        /* of `created' */
+  struct created *created;      /* NULL: the image was there */
   struct image *top;            /* the new image */
+  struct layers *stack;         /* NULL, or the layers before the change */
 };
 
 static int
-refuse_overlay (const struct change *c, int err, const char *why)
+refuse_overlay (const struct overlaying *c, int err, const char *why)
 {
-  report_error ("%s: cannot become the top of the disk: %s", c->overlay->path, why);
+  report_error ("%s: cannot become the top of the disk: %s", c->overlay.path, why);
   errno = err;
   return -1;
 }
@@ -53,7 +59,7 @@ refuse_overlay (const struct change *c, int err, const char *why)
 
 /* Over the present image, whose properties it gets. */
 static struct newimage_options
-choose (const struct change *c)
+choose (const struct overlaying *c)
 {
   DISK_SECTION_FOR_BLOCK now = disk_enter (c->disk);
   const struct header *const h = &now.view->image->header;
@@ -67,17 +73,17 @@ choose (const struct change *c)
 }
 
 static int
-create (const struct change *c, struct create_options *o, struct created **created)
+create (struct overlaying *c)
 {
   const struct disk_options *const d = disk_get_options (c->disk);
 
-  *o = (struct create_options) {
-    .path = c->overlay->path, .image = choose (c),
+  c->options = (struct create_options) {
+    .path = c->overlay.path, .image = choose (c),
     .rules = d->rules,
     /* (The chain is locked: this disk has it open.) */
     .file = { .cache = d->cache, .link = &d->link, .hooks = d->hooks },
   };
-  return create_image (o, created);
+  return create_image (&c->options, &c->created);
 }
 
 /* (The L1 table is read in pieces.) */
@@ -99,7 +105,7 @@ overlay_is_empty (const struct image *image)
 }
 
 static int
-check_top (const struct change *c)
+check_top (const struct overlaying *c)
 {
   const struct header *const h = &c->top->header;
   const char *why = image_why_readonly (c->top);
@@ -123,16 +129,17 @@ check_top (const struct change *c)
 
 /* Opens it as a reader. */
 static int
-open_top (struct change *c)
+open_top (struct overlaying *c)
 {
   const struct disk_options *const d = disk_get_options (c->disk);
   struct disk_options options = *d;
 
-  options.path = c->overlay->path;
+  options.path = c->overlay.path;
+  options.in_dir.name = NULL;
   options.backing = BACKING_FOLLOW;
   options.data_file = DATA_FILE_FOLLOW;
-  c->top = c->overlay->image ? image_ref (c->overlay->image) : disk_open_image (&options);
-  if (c->top == NULL || (c->overlay->image == NULL && (image_load (c->top) == -1 ||
+  c->top = c->overlay.image ? image_ref (c->overlay.image) : disk_open_image (&options);
+  if (c->top == NULL || (c->overlay.image == NULL && (image_load (c->top) == -1 ||
                                                        image_read_snapshots (c->top) == -1)))
     return -1;
   return check_top (c) == 0 && storage_sync (c->top->file) == 0 ? 0 : -1;
@@ -144,11 +151,11 @@ open_top (struct change *c)
 static int
 check_over (void *opaque, struct image *image)
 {
-  const struct change *c = opaque;
+  const struct overlaying *c = opaque;
   const struct header *const h = &c->top->header;
   struct disk_options options = *disk_get_options (c->disk);
 
-  options.path = c->overlay->path;
+  options.path = c->overlay.path;
   if (h->size != image->header.size)
     return refuse_overlay (c, EINVAL, "it has another size than the disk");
   if (image->header.crypt_method != QCOW2_CRYPT_NONE)
@@ -163,37 +170,90 @@ check_over (void *opaque, struct image *image)
   return image_lock (c->top, IMAGE_WRITER);
 }
 
-static int
-change (struct change *c)
+/* All layers of the disk.  NULL: reported. */
+static struct layers *
+take_stack (const struct overlaying *c)
 {
-  struct disk_change dc = { .opaque = c, .make = check_over, .data_file = true };
+  const struct layers *now = disk_inside (c->disk).view->layers;
+  struct layers *s = layers_new ();
 
-  if (open_top (c) == -1)
-    return -1;
-  dc.top = c->top;
-  return disk_change (c->disk, &dc);
+  if (s == NULL || layers_share (s, now, 0, layers_count (now)) == 0)
+    return s;
+  layers_free (s);
+  return NULL;
+}
+
+struct overlaying *
+overlay_prepare (struct disk *d, const struct overlay *overlay)
+{
+  struct overlaying *c = memory_new (1, sizeof *c);
+
+  if (c == NULL)
+    return NULL;
+  c->disk = d;
+  c->overlay = *overlay;
+  if ((!overlay->create || create (c) == 0) && open_top (c) == 0)
+    return c;
+  overlay_end (c, false);
+  return NULL;
+}
+
+int
+overlay_make (struct overlaying *c)
+{
+  const struct disk_change dc = {
+    .opaque = c, .make = check_over, .data_file = true, .top = c->top,
+  };
+
+  c->stack = take_stack (c);
+  return c->stack ? disk_change (c->disk, &dc) : -1;
+}
+
+static int
+lock_again (void *opaque, struct image *image)
+{
+  const struct overlaying *c = opaque;
+
+  (void) image;
+  return image_lock (layers_image (c->stack, 0), IMAGE_WRITER);
+}
+
+int
+overlay_take_back (struct overlaying *c)
+{
+  struct image *below = image_again (layers_image (c->stack, 0));
+  const struct disk_change dc = {
+    .opaque = c, .make = lock_again, .data_file = true, .top = below, .over = c->stack,
+  };
+  const int r = below ? disk_change (c->disk, &dc) : -1;
+  KEEP_ERRNO_FOR_BLOCK;
+
+  image_close (below);
+  return r;
+}
+
+void
+overlay_end (struct overlaying *c, bool made)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (c == NULL)
+    return;
+  layers_free (c->stack);
+  image_close (c->top);
+  if (made)
+    created_keep (c->created);
+  else
+    created_withdraw (c->created);
+  free (c);
 }
 
 int
 overlay_disk (struct disk *d, const struct overlay *overlay)
 {
-  struct change c = { .disk = d, .overlay = overlay };
-  struct create_options options;
-  struct created *created = NULL;
-  int r;
+  struct overlaying *c = overlay_prepare (d, overlay);
+  const int r = c ? overlay_make (c) : -1;
 
-  if (disk_get_options (d)->in_dir.name)
-    return refuse_overlay (&c, ENOTSUP, "the disk is one of a directory");
-  if (overlay->create && create (&c, &options, &created) == -1)
-    return -1;
-  r = change (&c);
-  KEEP_ERRNO_FOR_BLOCK;
-  image_close (c.top);
-  if (r == 0) {
-    created_keep (created);
-    report_event (EVENT_CHANGED, overlay->path, "it is the image of the disk now");
-  }
-  else
-    created_withdraw (created);
+  overlay_end (c, r == 0);
   return r;
 }

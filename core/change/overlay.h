@@ -23,6 +23,18 @@ struct overlay {
  * the new image.  -1 (reported): as before; an image that was created is removed. */
 extern int overlay_disk (struct disk *, const struct overlay *);
 
+/* The same in steps. */
+struct overlaying;
+/* Creates or opens the new image, and checks it; clients go on.  NULL: reported. */
+extern struct overlaying *overlay_prepare (struct disk *, const struct overlay *);
+/* The change, once.  0 or -1, as above. */
+extern int overlay_make (struct overlaying *);
+/* The disk goes on as before that; its gate was closed all the time, and nothing was written
+ * to it since.  -1: reported. */
+extern int overlay_take_back (struct overlaying *);
+/* MADE: it is, and was not taken back.  Accepts NULL. */
+extern void overlay_end (struct overlaying *, bool made);
+
 /* Has the loaded image no cluster of its own, so that it shows what is below it?  1, 0, or
  * -1 (reported). */
 extern int overlay_is_empty (const struct image *);

@@ -13,7 +13,8 @@
  *                       Then the image stays OPEN, until another client leaves.)
  *   CLOSING -> GONE     and then one of them opens it anew
  *
- * Images that FAILED or are GONE are no longer in the list.
+ * Images that FAILED or are GONE are no longer in the list.  One that has got another image
+ * on top stays OPEN (dir_keep): its name means that one, which no file says.
  *
  * Images are opened and closed without the lock, so an image that is slow or damaged does
  * not affect the others.  Each image has its own locks on the host file, its own
@@ -492,6 +493,14 @@ dir_leave (struct dir *dir, struct dir_image *image)
     keep_bad (dir, image->name, &state);
     take_out (dir, image, 0);
   }
+}
+
+void
+dir_keep (struct dir *dir, struct dir_image *image)
+{
+  LOCK_FOR_BLOCK (&dir->lock);
+
+  image->users++;
 }
 
 struct disk *

@@ -36,6 +36,9 @@ extern struct dir_image *dir_enter (struct dir *, const char *name,
  * there is no space now. */
 extern void dir_leave (struct dir *, struct dir_image *);
 
+/* A user of the image keeps it open from now on until dir_close. */
+extern void dir_keep (struct dir *, struct dir_image *);
+
 extern struct disk *dir_disk (struct dir_image *);
 extern const char *dir_name (const struct dir_image *);
 

@@ -81,8 +81,8 @@ same("blockdev-del", node_name="b")
 same("blockdev-snapshot", node="b", overlay="b")
 ours.get("query-named-block-nodes")
 snapshot = {"type": "blockdev-snapshot", "data": {"node": "disk", "overlay": "c"}}
-ours.refuses("cannot have others", "transaction", actions=[snapshot, {"type": "abort",
-                                                                      "data": {}}])
+ours.refuses("Abort action", "transaction", actions=[snapshot, {"type": "abort",
+                                                                "data": {}}])
 ours.get("transaction", actions=[snapshot])
 ours.get("query-named-block-nodes")
 writers.end()

@@ -108,7 +108,7 @@ check_clean "$d/d.qcow2"
 qemu-img compare -f qcow2 -F raw "$d/d.qcow2" "$d/model.raw"
 qemu-img info -f qcow2 "$d/d.qcow2" | grep -q 'name: b'
 
-# Encrypted disks, directories.
+# Encrypted disks.
 printf secret > "$tmp/secret"
 qemu-img create -q -f qcow2 --object secret,id=s,file="$tmp/secret" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$d/e.qcow2" 1M
@@ -125,5 +125,3 @@ PY
 }
 start_nbdkit control="$sockdir/qmp" passphrase="+$tmp/secret" "$d/e.qcow2"
 refused disk 'is encrypted'
-start_nbdkit control="$sockdir/qmp" dir="$d"
-refused alone.qcow2 'of a directory'

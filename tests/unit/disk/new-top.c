@@ -5,7 +5,7 @@
  * Several threads write, flush and read while one puts an image after the other on top, of
  * various cluster sizes, and others come and go.  What each thread has written is there
  * at any time, and at the end in the last image, for us and for qemu-img; all images are
- * clean.
+ * clean.  A new image that is taken back leaves nothing.
  *
  * What cannot become the top is refused, and then the disk goes on as before: an image that
  * exists, is too short, lies over another one, or is in use.  On a full host, or if there is
@@ -168,12 +168,32 @@ check_refusals (const char *top)
 }
 
 static void
+put_and_take_back (void)
+{
+  CLEANUP_FREE char *path = images_path ("back.qcow2");
+  const struct overlay o = { .path = path, .create = true };
+  struct overlaying *c = overlay_prepare (disk, &o);
+  const unsigned layers = layers_count (disk_inside (disk).view->layers);
+
+  CHECK (c != NULL);
+  disk_close_gate (disk);
+  CHECK (overlay_make (c) == 0);
+  CHECK (strcmp (disk_get_options (disk)->path, path) == 0);
+  CHECK (overlay_take_back (c) == 0);
+  disk_open_gate (disk);
+  overlay_end (c, false);
+  CHECK (access ("back.qcow2", F_OK) == -1);
+  CHECK (layers_count (disk_inside (disk).view->layers) == layers);
+}
+
+static void
 put_all (char names[TOPS + 1][24])
 {
   for (unsigned i = 1; i <= TOPS; i++) {
     usleep (rng_below (&seeds, 30000));
     snprintf (names[i], sizeof names[i], "top%u.qcow2", i);
     check_refusals (names[i - 1]);
+    put_and_take_back ();
     if (i % 2)
       CHECK (put (names[i], true) == 0);
     else {
