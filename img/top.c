@@ -6,8 +6,8 @@
  * (query-blockstats), and for its jobs.  The difference between two answers, divided by the
  * time between them, is what is shown, the busiest image first.
  *
- * On a terminal, each look replaces the one before, and no more images are shown than have
- * room.  Anywhere else there is one look, unless -n says how many.
+ * On a terminal, each look replaces the one before, and no more is shown than has room.
+ * Anywhere else there is one look, unless -n says how many.
  *
  * Locks: none.
  */
@@ -22,18 +22,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "util/utf8.h"
 #include "img/command.h"
 #include "img/live.h"
 #include "img/print.h"
 #include "img/values.h"
 
 enum { READ, WRITE };
-/* Columns for it. */
+/* Columns for it, and the space after it. */
 #define STATE 10
 
 struct counts {
@@ -164,76 +165,108 @@ print_document (const struct row *rows, size_t n, const struct look *now, double
 
 /* --- for people --- */
 
-/* The lines of the terminal; 0: there is none. */
-static unsigned
-lines (void)
+/* The terminal; zeros: there is none. */
+static struct winsize
+terminal (void)
 {
-  struct winsize w;
+  struct winsize w = { .ws_row = 0 };
 
   if (!isatty (STDOUT_FILENO))
-    return 0;
-  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 0 ? w.ws_row : 24;
+    return w;
+  if (ioctl (STDOUT_FILENO, TIOCGWINSZ, &w) == -1 || w.ws_row == 0 || w.ws_col == 0)
+    w = (struct winsize) { .ws_row = 24, .ws_col = 80 };
+  return w;
+}
+
+/* Writes the beginnings of these lines, as far as they have room in WIDTH columns; 0: all.
+ * (A character of three bytes or more may take two.) */
+static void
+put_cut (const char *text, unsigned width)
+{
+  unsigned columns = 0, n;
+
+  for (; *text; text += n) {
+    n = utf8_length (text) ? utf8_length (text) : 1;
+    columns = *text == '\n' ? 0 : columns + (n < 3 ? 1 : 2);
+    if (width == 0 || columns <= width)
+      fwrite (text, 1, n, stdout);
+  }
 }
 
 static void
-print_row (const struct row *r)
+print_row (const struct row *r, FILE *fp)
 {
   char read[READABLE], write[READABLE];
   const char *const reason = jsontext_text (r->image, "reason");
   const char *const state = jsontext_text (r->image, "state");
 
-  printf ("%9.0f %9s/s %9s/s %10.3f %5" PRIu64 " %7" PRIu64 " %7" PRIu64 "  ",
-          r->operations, readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
-          r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
-  jsontext_put (state, stdout);
-  printf ("%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
-  jsontext_put (jsontext_text (r->image, "image"), stdout);
+  fprintf (fp, "%7.0f %8s %8s %7.3f %4" PRIu64 " %4" PRIu64 " %6" PRIu64 " ",
+           r->operations, readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
+           r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
+  jsontext_put (state, fp);
+  fprintf (fp, "%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+  jsontext_put (jsontext_text (r->image, "image"), fp);
   if (*reason) {
-    fputs (": ", stdout);
-    jsontext_put (reason, stdout);
+    fputs (": ", fp);
+    jsontext_put (reason, fp);
   }
-  putchar ('\n');
+  putc ('\n', fp);
 }
 
 static void
-print_job (const json_t *job)
+print_job (const json_t *job, FILE *fp)
 {
   const double total = number_of (job, "total-progress");
 
-  printf ("job ");
-  jsontext_put (jsontext_text (job, "id"), stdout);
-  fputs (": ", stdout);
-  jsontext_put (jsontext_text (job, "type"), stdout);
-  fputs (", ", stdout);
-  jsontext_put (jsontext_text (job, "status"), stdout);
+  fputs ("job ", fp);
+  jsontext_put (jsontext_text (job, "id"), fp);
+  fputs (": ", fp);
+  jsontext_put (jsontext_text (job, "type"), fp);
+  fputs (", ", fp);
+  jsontext_put (jsontext_text (job, "status"), fp);
   if (total > 0)
-    printf (", %.0f%%", 100 * number_of (job, "current-progress") / total);
-  putchar ('\n');
+    fprintf (fp, ", %.0f%%", 100 * number_of (job, "current-progress") / total);
+  putc ('\n', fp);
 }
 
-/* No more than have room beside the two lines for headings and what is left out, and one for
- * the cursor. */
-static int
-print_table (const struct row *rows, size_t n, const struct look *now)
+/* No more lines than MOST, beside the two for headings and what is left out. */
+static void
+print_lines (const struct row *rows, size_t n, const struct look *now, size_t most, FILE *fp)
 {
-  const unsigned height = lines ();
-  const size_t most = height == 0 ? SIZE_MAX : height > 4 ? height - 4 : 1;
   const json_t *job;
   size_t i, shown = 0;
 
-  if (height)
-    fputs ("\033[H\033[J", stdout);
-  printf ("%9s %11s %11s %10s %5s %7s %7s  %-9s %s\n", "requests", "read", "written",
-          "latency/ms", "run", "clients", "errors", "state", "image");
+  fprintf (fp, "%7s %8s %8s %7s %4s %4s %6s %-*s%s\n", "req/s", "read/s", "write/s", "ms",
+           "run", "conn", "errors", STATE, "state", "image");
   json_array_foreach (now->jobs, i, job)
-    if (shown < most / 2 || height == 0) {
-      print_job (job);
+    if (shown < most / 2 || most == SIZE_MAX) {
+      print_job (job, fp);
       shown++;
     }
   for (i = 0; i < n && shown < most; i++, shown++)
-    print_row (&rows[i]);
+    print_row (&rows[i], fp);
   if (i < n)
-    printf ("(%zu images more)\n", n - i);
+    fprintf (fp, "(%zu images more)\n", n - i);
+}
+
+/* (One line is for the cursor.) */
+static int
+print_table (const struct row *rows, size_t n, const struct look *now)
+{
+  const struct winsize w = terminal ();
+  const size_t most = w.ws_row == 0 ? SIZE_MAX : w.ws_row > 4 ? w.ws_row - 4U : 1;
+  CLEANUP_FREE char *text = NULL;
+  size_t len;
+  FILE *const fp = open_memstream (&text, &len);
+
+  if (fp == NULL)
+    return -1;
+  print_lines (rows, n, now, most, fp);
+  if (fclose (fp) == EOF)
+    return -1;
+  if (w.ws_row)
+    fputs ("\033[H\033[J", stdout);
+  put_cut (text, w.ws_col);
   return fflush (stdout) == EOF ? -1 : 0;
 }
 
@@ -246,22 +279,36 @@ end_look (struct look *look)
   json_decref (look->jobs);
 }
 
+/* Is the server one that tells what this shows?  (QEMU's has no list of what it exports
+ * here, or one without `x-statistics'.) */
+static bool
+is_ours (struct live *l, const struct look *look)
+{
+  const json_t *const first = json_array_get (look->devices, 0);
+  json_t *version = NULL;
+  bool ours;
+
+  if (first)
+    return json_object_get (first, "x-statistics") != NULL;
+  if (live_ask (l, "query-version", json_object (), &version) == -1)
+    return false;
+  ours = strncmp (jsontext_text (version, "package"), PACKAGE_NAME,
+                  strlen (PACKAGE_NAME)) == 0;
+  json_decref (version);
+  return ours;
+}
+
 static int
 look_at (struct live *l, struct look *look)
 {
-  const json_t *first;
-
   *look = (struct look) { .at = 0 };
-  if (live_ask (l, "query-blockstats", json_object (), &look->devices) == -1 ||
-      live_ask (l, "query-jobs", json_object (), &look->jobs) == -1) {
-    end_look (look);
-    return -1;
+  if (live_ask (l, "query-blockstats", json_object (), &look->devices) == 0 &&
+      live_ask (l, "query-jobs", json_object (), &look->jobs) == 0) {
+    look->at = clock_ns ();
+    if (is_ours (l, look))
+      return 0;
+    report_error ("this server does not count requests: top is for nbdkit-qcow2-plugin");
   }
-  look->at = clock_ns ();
-  first = json_array_get (look->devices, 0);
-  if (first == NULL || json_object_get (first, "x-statistics"))
-    return 0;
-  report_error ("this server does not tell what top shows");
   end_look (look);
   return -1;
 }
@@ -301,7 +348,7 @@ run_live (const struct arguments *a, struct live *l)
 {
   const char *const delay = value_of (a, &option_delay);
   const char *const count = value_of (a, &option_count);
-  uint64_t ms = 1000, looks = lines () && !wants_json (a) ? UINT64_MAX : 1;
+  uint64_t ms = 1000, looks = terminal ().ws_row && !wants_json (a) ? UINT64_MAX : 1;
   struct look before, now;
   int r = 0;
 

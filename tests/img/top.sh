@@ -9,9 +9,10 @@ requires_tools
 IMG="$abs_top_builddir/img/nbdkit-qcow2-img"
 
 mkdir "$tmp/images"
-for i in idle busy c d e f; do make_image "$tmp/images/$i" 8M; done
+long="c$(printf '\303\244\344\270\255%.0s' {1..40})"
+for i in idle busy "$long" d e f; do make_image "$tmp/images/$i" 8M; done
 start_nbdkit control="$sockdir/qmp" dir="$tmp/images"
-"$python" - "$sock" "$IMG" "$sockdir/qmp" <<'PY'
+"$python" - "$sock" "$IMG" "$sockdir/qmp" "$long" <<'PY'
 import fcntl
 import json
 import os
@@ -21,9 +22,10 @@ import subprocess
 import sys
 import termios
 import threading
+import unicodedata
 import nbd
 
-sock, img, control = sys.argv[1:]
+sock, img, control, long = sys.argv[1:]
 
 def connect(export):
     h = nbd.NBD()
@@ -31,7 +33,7 @@ def connect(export):
     h.connect_unix(sock)
     return h
 
-handles = {name: connect(name) for name in ("idle", "busy", "c", "d", "e", "f")}
+handles = {name: connect(name) for name in ("idle", "busy", long, "d", "e", "f")}
 second = connect("busy")
 ended = False
 def work():
@@ -61,22 +63,44 @@ try:
     assert len(table) == 7 and table[1].split()[-1] == "busy", table
     assert len(top("-d", "1", "-n", "2").splitlines()) == 14
 
-    # A terminal of seven lines.
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 7, 120, 0, 0))
-    subprocess.run([img, "--control", control, "top", "-d", "50", "-n", "1"],
-                   stdout=slave, check=True)
-    os.close(slave)
-    screen = os.read(master, 65536).decode().splitlines()
-    assert screen[0].startswith("\033[H\033[J"), screen
-    assert len(screen) == 5 and screen[1].split()[-1] == "busy", screen
-    assert screen[-1] == "(3 images more)", screen
+    # A terminal of seven lines, and one of 80 columns: nothing goes beyond its edges.
+    def screen(rows, columns):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        subprocess.run([img, "--control", control, "top", "-d", "50", "-n", "1"],
+                       stdout=slave, check=True)
+        os.close(slave)
+        lines = os.read(master, 65536).decode().splitlines()
+        assert lines[0].startswith("\033[H\033[J"), lines
+        lines[0] = lines[0][6:]
+        for line in lines:
+            assert sum(1 + (unicodedata.east_asian_width(c) == "W")
+                       for c in line) <= columns, line
+        return lines
+    lines = screen(7, 120)
+    assert len(lines) == 5 and lines[1].split()[-1] == "busy", lines
+    assert lines[-1] == "(3 images more)", lines
+    lines = screen(20, 80)
+    assert len(lines) == 7 and lines[1].split()[-1] == "busy", lines
+    assert [line for line in lines if long[:8] in line], lines
 finally:
     ended = True
     worker.join()
 PY
 if "$IMG" top 2> "$tmp/said"; then fail "top without a server"; fi
 grep -q 'top requires --control SOCKET' "$tmp/said"
+
+# QEMU's own server has no such counters, and top says so.
+if [ -n "$(command -v qemu-storage-daemon)" ]; then
+  start_storage_daemon --blockdev driver=null-co,node-name=n
+  fails_with 'this server does not count requests' "$IMG" --control "$sockdir/t.qmp" top
+  end_storage_daemon
+fi
+# Ours does, although no image of a directory is in use.
+mkdir "$tmp/none"
+start_nbdkit_as none control="$sockdir/none.qmp" dir="$tmp/none"
+"$IMG" --control "$sockdir/none.qmp" top -d 1
+stop_nbdkit none
 
 # A server may be anybody's: what it says does not control the terminal.
 "$python" - "$sockdir/fake.qmp" <<'PY' &
