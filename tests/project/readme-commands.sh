@@ -48,6 +48,7 @@ not_run 'lab/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
 not_run 'lab/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
 not_run 'lab/comparison' "takes half an hour; see project/comparison-smoke.sh"
 not_run 'lab/processors' "see project/processors-smoke.sh"
+not_run 'lab/cost --threads 1' "see project/cost-smoke.sh"
 not_run 'lab/bench --rounds 3 --seconds 1 --size 1G' "$reason"
 not_run 'lab/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
 
@@ -206,7 +207,7 @@ after ()
       grep '^export="disk.qcow2"' out ;;
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
-    "The comparison"|"Images behind NBD"|"Many processors"|Commands|"Devices that grow."*)
+    "The comparison"|"Images behind NBD"|"Many processors"|"What a request costs"|Commands|"Devices that grow."*)
       # scripts that are not run
       ;;
     "The counters of a server"*)
