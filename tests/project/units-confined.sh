@@ -4,7 +4,8 @@
 # systemd finds no mistakes in our units, and rates the exposure of the services as 0.5 or
 # better (0.3 with systemd 252, 257 and 262).  Those who can connect to the servers cannot
 # open the images; and no image can be named so that it uses what belongs to the server of
-# the directory.
+# the directory.  A server that cannot start never makes systemd give up its socket, and has
+# the time that it needs to end.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/units.sh"
@@ -53,6 +54,18 @@ for service in nbdkit-qcow2@ nbdkit-qcow2-dir; do
     has "$source/$service.socket" "$setting"
   done
 done
+for service in nbdkit-qcow2@ nbdkit-qcow2-dir; do
+  has "$built/$service.service" Restart=on-failure
+  # By default 5 starts in 10 seconds are too many.
+  pause="$(unit_value "$built/$service.service" RestartSec)"
+  [ "${pause%s}" -gt 2 ]
+  patience="$(sed -n 's/^#define PATIENCE_MS //p' "$source/../plugin/ending.c")"
+  minutes="$(unit_value "$built/$service.service" TimeoutStopSec)"
+  [ $((${minutes%min} * 60000)) -gt $((2 * patience)) ]
+  # nbdkit before 1.34 aborts when a client vanishes.
+  "$NBDKIT" --version | grep -vE ' 1\.(32|33)\.' ||
+    grep -E '^ExecStart=[^ ]* -t 1 ' "$built/$service.service"
+done
 if [ "$(id -u)" = 0 ] && systemd-sysusers --help | grep -e --root > /dev/null; then
   mkdir -p "$tmp/root/etc" "$tmp/root/usr/lib/sysusers.d"
   cp "$source/nbdkit-qcow2.conf" "$tmp/root/usr/lib/sysusers.d"
@@ -64,7 +77,7 @@ if [ "$(id -u)" = 0 ] && systemd-sysusers --help | grep -e --root > /dev/null; t
 fi
 
 # Whatever %i is.
-for setting in service:EnvironmentFile socket:ListenStream; do
+for setting in service:EnvironmentFile service:LoadCredential socket:ListenStream; do
   file="$source/nbdkit-qcow2@.${setting/:*/}"
   [ -e "$file" ] || file="$built/${file##*/}"
   pattern="$(unit_value "$file" "${setting#*:}")"
