@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
@@ -61,7 +62,7 @@ NBDKIT_DLL_PUBLIC int qcow2_debug_stats;
 static struct params params = PARAMS_DEFAULT;
 static struct disk *disk;       /* NULL: a directory is served */
 static struct dir *dir;
-static uint64_t most;           /* see struct stats */
+static uint64_t most, started;  /* see struct stats */
 static struct stats_file *stats_file;   /* NULL: stats= was not given */
 static struct control *control; /* NULL: control= was not given */
 static struct iostats *iostats; /* NULL: none of these and log= was given */
@@ -208,6 +209,7 @@ get_stats (struct stats *s)
   s->one_disk = dir == NULL;
   s->watermark = params.options.watermark;
   s->limit = params.options.l2_cache;
+  s->started = started;
   s->open = connections_open;
   s->ever = connections_ever;
 }
@@ -220,6 +222,15 @@ get_all_stats (struct stats *s)
   s->images = statsimage_all (QMPTARGET_DEVICE, disk, dir, iostats, &s->omitted);
   s->jobs = control_jobs (control);
   s->bounds = statsimage_bounds ();
+}
+
+static json_t *
+describe_stats (void)
+{
+  struct stats s;
+
+  get_all_stats (&s);
+  return stats_describe (&s);
 }
 
 /* Writes the file of stats=, if it was given. */
@@ -306,7 +317,7 @@ start_control (void)
   const struct qmp_host host = {
     .disk = disk, .dir = dir, .iostats = iostats, .why_fixed = why_fixed (),
     .nodes = &nodes, .added = &added, .secrets = &secrets,
-    .options = &params.options,
+    .options = &params.options, .statistics = describe_stats,
   };
 
   return control ? control_start (control, &host) : 0;
@@ -315,6 +326,7 @@ start_control (void)
 static int
 get_ready (void)
 {
+  started = time (NULL);
   params.options.client_waits = client_waits;
   params.options.link.client_waits = anyone_waits;
   params.options.linger_ms = ORPHAN_MS;

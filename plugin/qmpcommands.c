@@ -105,6 +105,7 @@ static const struct command commands[] = {
   QUERY ("quit", empty),
   { "transaction", of_transaction, qmpchange_transaction, true },
   { "x-blockdev-amend", qmpamend_arguments, qmpamend_run, true },
+  QUERY ("x-query-statistics", qmpquery_statistics),
   { "x-query-nbd-export", qmpwhere_arguments, qmpwhere_query, false },
 };
 #define NR_COMMANDS (sizeof commands / sizeof commands[0])

@@ -394,6 +394,18 @@ qmpquery_exports (const struct qmp_host *host, const json_t *arguments,
 }
 
 json_t *
+qmpquery_statistics (const struct qmp_host *host, const json_t *arguments,
+                     struct qmp_error *e)
+{
+  json_t *const all = host->statistics ();
+
+  (void) arguments;
+  if (all == NULL)
+    qmp_refuse (e, "out of memory");
+  return all;
+}
+
+json_t *
 qmpquery_blockstats (const struct qmp_host *host, const json_t *arguments,
                      struct qmp_error *e)
 {

@@ -17,5 +17,7 @@ extern json_t *qmpquery_exports (const struct qmp_host *, const json_t *argument
                                  struct qmp_error *);
 extern json_t *qmpquery_blockstats (const struct qmp_host *, const json_t *arguments,
                                     struct qmp_error *);
+extern json_t *qmpquery_statistics (const struct qmp_host *, const json_t *arguments,
+                                    struct qmp_error *);
 
 #endif /* QCOW2_QMPQUERY_H */

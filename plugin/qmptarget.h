@@ -34,6 +34,7 @@ struct qmp_host {
   struct qmp_secrets *secrets;  /* the same */
   const struct disk_options *options;   /* how images are opened */
   int socket;                   /* on which clients of QMP come */
+  json_t *(*statistics) (void); /* what stats= writes; NULL on ENOMEM */
 };
 
 struct qmp_target {

@@ -58,7 +58,6 @@ struct stats_file {
   const char *path;
   bool for_prometheus;
   void (*get) (struct stats *);
-  uint64_t started_at;          /* seconds since 1970 */
 
   pthread_mutex_t lock;
   pthread_cond_t turn;          /* `writing' is false again */
@@ -111,9 +110,8 @@ list_of (json_t *list)
   return list ? list : json_array ();
 }
 
-/* All that programs get.  Frees the lists of *STATS.  NULL on ENOMEM. */
-static json_t *
-describe (const struct stats_file *f, const struct stats *stats)
+json_t *
+stats_describe (const struct stats *stats)
 {
   const struct disk_stats *s = &stats->disk;
 
@@ -148,7 +146,7 @@ describe (const struct stats_file *f, const struct stats *stats)
       { "pauses", jsontext_number (s->space.pauses) },
       { "ms", jsontext_number (s->space.ms) }) },
     { "file", describe_file (stats) },
-    { "started", jsontext_number (f->started_at) },
+    { "started", jsontext_number (stats->started) },
     { "bounds_ns", list_of (stats->bounds) },
     { "images", list_of (stats->images) },
     { "images_omitted", jsontext_number (stats->omitted) },
@@ -214,7 +212,7 @@ take (const struct stats_file *f)
   json_t *document;
 
   f->get (&stats);
-  document = describe (f, &stats);
+  document = stats_describe (&stats);
   if (document == NULL)
     report_error ("%s=%s: no memory for the statistics", kind.key, f->path);
   return document;
@@ -340,7 +338,6 @@ stats_open (const char *path, bool for_prometheus, void (*get) (struct stats *))
   f->path = path;
   f->for_prometheus = for_prometheus;
   f->get = get;
-  f->started_at = time (NULL);
   pthread_mutex_init (&f->lock, NULL);
   pthread_cond_init (&f->turn, NULL);
   pthread_mutex_init (&f->news_lock, NULL);

@@ -20,11 +20,14 @@ struct stats {
   uint64_t most;                /* bytes that the file needs for all of the disk, without
                                    snapshots, whatever the limits of the format */
   uint64_t limit;               /* l2-cache, bytes */
+  uint64_t started;             /* when the server did; seconds since 1970 */
   uint64_t open, ever;          /* connections */
   json_t *images, *jobs, *bounds;       /* lists, which the caller frees; NULL: none */
   uint64_t omitted;             /* images that are not in the list */
 };
 
+/* All that programs get.  Frees the lists.  NULL on ENOMEM. */
+extern json_t *stats_describe (const struct stats *);
 /* Prints the counters to stderr, for people. */
 extern void stats_print (const struct stats *);
 

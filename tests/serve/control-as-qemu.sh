@@ -258,7 +258,8 @@ print(servers.count, "commands")
 
 # Each command that we name is there, and QEMU has it, too (but for one of our own).
 names = [{c["name"] for c in k.get("query-commands")} for k in (ours, theirs)]
-assert names[0] - names[1] == {"x-query-nbd-export"}, names[0] - names[1]
+assert names[0] - names[1] == {"x-query-nbd-export", "x-query-statistics"}, \
+    names[0] - names[1]
 assert ours.get("quit") == {}
 PY
 await_end "$nbdkit_pid"

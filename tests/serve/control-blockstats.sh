@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # query-blockstats counts what clients do with the active disk: each byte, operation and
-# failure, over several connections, also those that have ended.
+# failure, over several connections, also those that have ended.  x-query-statistics shows
+# what stats= writes, and in it the same of each image.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -73,4 +74,30 @@ start_nbdkit control="$sockdir/qmp" dir="$tmp/images"
 count a a a/
 # That nobody used it in between is no reason to count anew.
 count a a again
+stop_nbdkit
+
+# (The file has the state at the end of the last client; it is read when nobody is there.)
+start_nbdkit control="$sockdir/qmp" stats="$tmp/stats" "$tmp/images/a"
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$sock" "$tmp/stats" <<'PY'
+import json
+import sys
+import nbd
+from qmp import Client
+
+c = Client(sys.argv[1])
+h = nbd.NBD()
+h.connect_unix(sys.argv[2])
+h.pwrite(b"x" * 65536, 1 << 20)
+h.pread(512, 0)
+h.shutdown()
+while True:
+    with open(sys.argv[3]) as f:
+        written = json.load(f)
+    asked = c.get("x-query-statistics")
+    del written["updated"], written["running"]
+    if asked == written and asked["connections"] == {"open": 0, "ever": 1}:
+        break
+assert asked["map"]["misses"] > 0 and asked["images"][0]["exports"][0]["ever"] == 1, asked
+assert [s["x-statistics"] for s in c.get("query-blockstats")] == asked["images"]
+PY
 stop_nbdkit
