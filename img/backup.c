@@ -73,10 +73,6 @@ static const struct option
   option_keep = {
     0, "keep", "NUMBER", "afterwards, keep only so many backups: older ones are merged"
   },
-  option_nbd = {
-    0, "nbd", "URI", "the server's address for NBD, if it is not one of its sockets on this "
-    "host, or needs TLS (requires --control)"
-  },
   option_onto = {
     0, "onto", "TARGET", "write the disk in place to this raw file, device or NBD export, which "
     "has the newest state only"

@@ -42,26 +42,12 @@ no_memory (const struct backupdisk *d)
 
 /* --- the exports of a server --- */
 
-/* The URI of this EXPORT of the disk that is called DISK there.  NULL: reported. */
-static char *
-uri_of (const struct backupdisk *d, const char *uri, const char *disk, const char *export)
-{
-  CLEANUP_FREE char *name = text_new ("%s%s%s", disk, *disk && *export ? "/" : "", export);
-  char *other = name ? nbduri_with_export (uri, name) : NULL;
-
-  if (other == NULL && name && errno == EINVAL)
-    report_error ("%s: '%s' is not a valid NBD URI", d->name, uri);
-  else if (other == NULL)
-    no_memory (d);
-  return other;
-}
-
 /* Its EXPORT. */
 static int
 connect_to (struct backupdisk *d, const char *export, struct imagefile **f,
             struct storage **s)
 {
-  CLEANUP_FREE char *uri = uri_of (d, d->nbd, d->prefix, export);
+  CLEANUP_FREE char *uri = live_uri (d->name, d->nbd, d->prefix, export);
   struct storage_options options = { .link = NULL };
 
   if (uri == NULL)
@@ -71,30 +57,6 @@ connect_to (struct backupdisk *d, const char *export, struct imagefile **f,
     return -1;
   options.link = &(*f)->options.link;
   return storage_open ((*f)->path, &options, s);
-}
-
-/* Where the server has the disk. */
-static int
-find_server (struct backupdisk *d, const char *nbd)
-{
-  json_t *where;
-  const char *uri, *export;
-
-  if (live_ask (d->live, "x-query-nbd-export", jsontext_object (
-        { "device", jsontext_string (d->device) }), &where) == -1)
-    return -1;
-  uri = nbd ? nbd : json_string_value (json_object_get (where, "uri"));
-  export = json_string_value (json_object_get (where, "export"));
-  d->prefix = export ? jsontext_bytes (export) : NULL;
-  d->nbd = uri ? strdup (uri) : NULL;
-  json_decref (where);
-  if (uri == NULL) {
-    report_error ("%s: the server does not know on which socket it can be reached: "
-                  "--nbd URI says it", d->name);
-    errno = EINVAL;
-    return -1;
-  }
-  return d->prefix && d->nbd ? 0 : no_memory (d);
 }
 
 /* How QMP calls the disk: NAME may be its file.  (It may be one of a directory that the server
@@ -115,12 +77,8 @@ backupdisk_use (struct backupdisk *d, const struct arguments *a, struct live *l,
                 const char *name, const char *nbd)
 {
   *d = (struct backupdisk) { .a = a, .live = l, .name = name };
-  if (nbd && !nbduri_is (nbd)) {
-    report_error ("--nbd: '%s' is not an NBD URI", nbd);
-    errno = EINVAL;
-    return -1;
-  }
-  return find_device (d) == -1 || find_server (d, nbd) == -1 ||
+  return find_device (d) == -1 ||
+    live_find_server (l, d->name, d->device, nbd, &d->nbd, &d->prefix) == -1 ||
     connect_to (d, "", &d->held, &d->client) == -1 ? -1 : backupdisk_look (d);
 }
 
@@ -287,7 +245,7 @@ backupdisk_drop_snapshot (struct backupdisk *d, const char *name)
 static bool
 has_export (const struct backupdisk *d, const char *uri, const char *export)
 {
-  CLEANUP_FREE char *other = uri_of (d, uri, d->prefix, export);
+  CLEANUP_FREE char *other = live_uri (d->name, uri, d->prefix, export);
   struct imagefile *f = other ? imagefile_new (d->a, other, "raw", NULL) : NULL;
   const struct storage_options options = { .link = f ? &f->options.link : NULL };
   struct storage *s = NULL;
@@ -305,7 +263,7 @@ backupdisk_is_at (const struct backupdisk *d, const char *uri, const char *snaps
 {
   const bool asks = d->live && nbduri_is (uri);
   const bool before = report_silence (true);
-  CLEANUP_FREE char *here = asks ? uri_of (d, uri, d->prefix, "") : NULL;
+  CLEANUP_FREE char *here = asks ? live_uri (d->name, uri, d->prefix, "") : NULL;
   CLEANUP_FREE char *none = asks ? text_new ("%s-none", snapshot) : NULL;
   const bool is = here && none && nbduri_same (here, uri) &&
     has_export (d, uri, snapshot) && !has_export (d, uri, none);

@@ -34,6 +34,7 @@
 #include "img/copytarget.h"
 #include "img/diskend.h"
 #include "img/info.h"
+#include "img/live.h"
 #include "img/progress.h"
 
 #define SECTOR 512
@@ -374,6 +375,7 @@ tell_lost (struct lost *l, const struct sources *s)
 
 struct wishes {
   const struct arguments *a;
+  struct live *live;            /* NULL, or: the source is a disk of this server */
   bool raw;                     /* the target */
   const char *snapshot;
   bool compress, allocate, layer, salvage;
@@ -595,6 +597,17 @@ has_backing (const struct imagefile *f, const struct diskend *d)
   return !f->raw && disk_inside (d->disk).view->image->header.backing_file;
 }
 
+/* The snapshot is an export of the server. */
+static int
+open_export (const struct wishes *w, struct sources *s)
+{
+  CLEANUP_FREE char *uri = live_export (w->live, w->a, w->snapshot);
+  struct imagefile *f = uri && begin_sources (s, 1) == 0
+    ? imagefile_new (w->a, uri, "raw", NULL) : NULL;
+
+  return f ? add_source (s, f, NULL, STORAGE_CACHE_DEFAULT) : -1;
+}
+
 static int
 open_sources (const struct wishes *w, const struct secrets *secrets, struct sources *s)
 {
@@ -730,7 +743,7 @@ convert_sources (struct wishes *w, struct newoptions *o, const struct secrets *s
   struct imagefile *f;
   int r;
 
-  if (open_sources (w, secrets, s) == -1 ||
+  if ((w->live ? open_export (w, s) : open_sources (w, secrets, s)) == -1 ||
       (o->create.image.backing_file && choose_layer (w, s) == -1))
     return -1;
   if (strcmp (name, "-") == 0)
@@ -759,12 +772,13 @@ convert (struct wishes *w, struct newoptions *o, const struct secrets *secrets)
   return r;
 }
 
+/* Of what lives on the server L; or NULL. */
 static int
-run_convert (const struct arguments *a)
+convert_from (const struct arguments *a, struct live *l)
 {
   const char *format = value_of (a, &option_target_format);
   struct newoptions o = { .data_path = NULL };
-  struct wishes w = { .a = a };
+  struct wishes w = { .a = a, .live = l };
   struct secrets *secrets;
   int r = -1;
 
@@ -788,20 +802,46 @@ run_convert (const struct arguments *a)
   return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+static int
+run_convert (const struct arguments *a)
+{
+  return convert_from (a, NULL);
+}
+
+static int
+convert_live (const struct arguments *a, struct live *l)
+{
+  if (!is_given (a, &option_snapshot))
+    return fail ("convert --control requires -l: clients write the disk meanwhile (snapshot "
+                 "-c takes a snapshot)");
+  if (a->nr_operands > 2)
+    return fail ("convert --control is for one disk");
+  return convert_from (a, l) == EXIT_SUCCESS ? 0 : -1;
+}
+
+/* What concerns the target. */
+static const struct option *const live_options[] = {
+  &option_target_format, &option_options, &option_compress, &option_snapshot,
+  &option_no_create, &option_target_is_zero, &option_sparse, &option_requests, &option_oob,
+  &option_offload, &option_progress, &option_quiet, &option_cache, &option_rate,
+  &option_salvage, &option_nbd, &option_object, NULL
+};
+
 static const struct option *const convert_options[] = {
   &option_source_format, &option_target_format, &option_options, &option_compress,
   &option_snapshot, &option_backing, &option_backing_format, &option_bitmaps,
   &option_skip_broken, &option_no_create, &option_target_is_zero, &option_sparse,
   &option_requests, &option_oob, &option_offload, &option_progress, &option_quiet,
   &option_cache, &option_src_cache, &option_force_share, &option_rate, &option_salvage,
-  &option_target_image_opts, IMAGE_OPTIONS, NULL
+  &option_nbd, &option_target_image_opts, IMAGE_OPTIONS, NULL
 };
 
 const struct command convert_command = {
   "convert", "IMAGE... TARGET",
   "Copy disks to a new image: one, or several, which follow each other in it.  IMAGE and "
   "TARGET are files, devices or NBD URIs; - is stdin or stdout.",
-  convert_options, 0, MOST_SOURCES, .run = run_convert
+  convert_options, 0, MOST_SOURCES, .run = run_convert, .live = convert_live,
+  .live_options = live_options
 };
 
 /* --- dd --- */

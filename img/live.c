@@ -34,6 +34,7 @@
 #include "util/memory.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "storage/nbduri.h"
 #include "img/live.h"
 #include "img/progress.h"
 
@@ -506,6 +507,73 @@ live_image (const struct live *l)
   return json_object_get (live_inserted (l), "image");
 }
 
+/* --- its exports --- */
+
+const struct option option_nbd = {
+  0, "nbd", "URI", "the server's address for NBD, if it is not one of its sockets on this "
+  "host, or needs TLS (requires --control)"
+};
+
+static int
+no_uri (const char *name, const char *why)
+{
+  report_error ("%s: %s", name, why);
+  errno = EINVAL;
+  return -1;
+}
+
+int
+live_find_server (struct live *l, const char *name, const char *device, const char *nbd,
+                  char **uri, char **prefix)
+{
+  const char *there, *export;
+  json_t *where;
+
+  if (nbd && !nbduri_is (nbd)) {
+    report_error ("--nbd: '%s' is not an NBD URI", nbd);
+    errno = EINVAL;
+    return -1;
+  }
+  if (live_ask (l, "x-query-nbd-export", jsontext_object (
+        { "device", jsontext_string (device) }), &where) == -1)
+    return -1;
+  there = nbd ? nbd : json_string_value (json_object_get (where, "uri"));
+  export = json_string_value (json_object_get (where, "export"));
+  *prefix = export ? jsontext_bytes (export) : NULL;
+  *uri = there ? strdup (there) : NULL;
+  json_decref (where);
+  if (there == NULL)
+    return no_uri (name, "the server does not know on which socket it can be reached: "
+                   "--nbd URI says it");
+  return *prefix && *uri ? 0 : no_memory (l);
+}
+
+char *
+live_uri (const char *name, const char *uri, const char *prefix, const char *export)
+{
+  CLEANUP_FREE char *whole =
+    text_new ("%s%s%s", prefix, *prefix && *export ? "/" : "", export);
+  char *other = whole ? nbduri_with_export (uri, whole) : NULL;
+
+  if (other == NULL && whole && errno == EINVAL)
+    report_error ("%s: '%s' is not a valid NBD URI", name, uri);
+  else if (other == NULL)
+    report_error ("%s: no memory for its exports", name);
+  return other;
+}
+
+char *
+live_export (struct live *l, const struct arguments *a, const char *export)
+{
+  CLEANUP_FREE char *uri = NULL, *prefix = NULL;
+
+  return live_find_server (l, a->operands[0], l->device, value_of (a, &option_nbd), &uri,
+                           &prefix) == -1 ? NULL
+    : live_uri (a->operands[0], uri, prefix, export);
+}
+
+/* --- what is below it --- */
+
 /* Is NAME the file that UPPER lies over?  Relative names are relative to DIRECTORY. */
 static bool
 is_below (const json_t *upper, const char *name, const char *directory)
@@ -583,7 +651,9 @@ live_run (const struct arguments *a, const char *socket)
   struct live l = { .socket = socket, .fd = -1 };
   int r = -1;
 
-  if (a->command->live == NULL)
+  if (a->command->live && a->nr_operands == 0)
+    report_error ("--control: %s needs the name of a disk", a->command->name);
+  else if (a->command->live == NULL)
     report_error ("%s cannot be used with --control: it needs an image that no server uses",
                   a->command->name);
   else if (check_options (a) == 0 && connect_to (&l) == 0 &&

@@ -35,6 +35,18 @@ extern const json_t *live_image (const struct live *);
  * info says of it.  NULL: reported. */
 extern const json_t *live_below (const struct live *, const char *name);
 
+/* Where clients of NBD find the disk DEVICE, which the user calls NAME: at the address NBD,
+ * if that is not NULL.  *URI, *PREFIX: the address, and what names of its exports begin with;
+ * the caller frees both, also on failure. */
+extern int live_find_server (struct live *, const char *name, const char *device,
+                             const char *nbd, char **uri, char **prefix);
+/* The URI of an export there.  NULL: reported. */
+extern char *live_uri (const char *name, const char *uri, const char *prefix,
+                       const char *export);
+/* Both, for EXPORT of the disk in use.  The option --nbd, if it is given, is the address. */
+extern const struct option option_nbd;
+extern char *live_export (struct live *, const struct arguments *, const char *export);
+
 /* The only command that starts a job which is no block job. */
 #define LIVE_AMEND "x-blockdev-amend"
 

@@ -17,12 +17,14 @@
 #include <string.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
 #include "disk/chainmap.h"
 #include "img/diskmap.h"
 #include "img/info.h"
+#include "img/live.h"
 #include "img/mappicture.h"
 #include "img/print.h"
 #include "img/values.h"
@@ -218,6 +220,20 @@ parse_part (const struct arguments *a, struct part *p)
   return 0;
 }
 
+/* Frees F; NULL: reported. */
+static int
+map (const struct arguments *a, struct part *p, struct imagefile *f, const char *snapshot)
+{
+  int status = EXIT_FAILURE;
+
+  p->file = f;
+  if (f)
+    status = (is_given (a, &option_svg) ? draw_part : print_part) (p, snapshot);
+  json_decref (p->chain);
+  imagefile_free (f);
+  return status;
+}
+
 static int
 run (const struct arguments *a)
 {
@@ -225,25 +241,38 @@ run (const struct arguments *a)
   struct secrets *secrets = parse_part (a, &p) == -1 ? NULL : secrets_read (a);
   struct imagefile *f = secrets == NULL ? NULL
     : imagefile_named (a, a->operands[0], value_of (a, &option_format), secrets);
-  int status = EXIT_FAILURE;
+  const int status = map (a, &p, f, value_of (a, &option_snapshot));
 
-  p.file = f;
-  if (f)
-    status = (is_given (a, &option_svg) ? draw_part : print_part)
-      (&p, value_of (a, &option_snapshot));
-  json_decref (p.chain);
-  imagefile_free (f);
   secrets_free (secrets);
   return status;
 }
 
+/* The file has not got all of the tables while the server uses it: its exports tell which
+ * parts have data, but not where. */
+static int
+run_live (const struct arguments *a, struct live *l)
+{
+  const char *snapshot = value_of (a, &option_snapshot);
+  struct part p = { .json = wants_json (a) };
+  CLEANUP_FREE char *uri = parse_part (a, &p) == -1 ? NULL
+    : live_export (l, a, snapshot ? snapshot : "");
+
+  return map (a, &p, uri ? imagefile_new (a, uri, "raw", NULL) : NULL, NULL)
+    == EXIT_SUCCESS ? 0 : -1;
+}
+
 static const struct option *const options[] = {
   &option_format, &option_output, &option_force_share, &option_start, &option_length,
-  &option_snapshot, &option_svg, IMAGE_OPTIONS, NULL
+  &option_snapshot, &option_svg, &option_nbd, IMAGE_OPTIONS, NULL
+};
+
+static const struct option *const live_options[] = {
+  &option_output, &option_start, &option_length, &option_snapshot, &option_svg, &option_nbd,
+  NULL
 };
 
 const struct command map_command = {
   "map", "IMAGE",
   "Tell which parts of the disk have data: where, and in which file of the backing chain.",
-  options, 1, 1, .run = run
+  options, 1, 1, .run = run, .live = run_live, .live_options = live_options
 };

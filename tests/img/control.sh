@@ -77,7 +77,7 @@ live ours resize --shrink disk -1M
 live_refused '.*Snapshot with name .two. already exists' snapshot -c two disk
 live_refused '-a cannot be used with --control' snapshot -a two disk
 live_refused 'only one of' snapshot -a two -d two disk
-live_refused 'map cannot be used with --control' map disk
+live_refused 'check cannot be used with --control' check disk
 live_refused '--image-opts cannot be used with --control' info --image-opts disk
 live_refused '-b cannot be used with --control' bitmap --merge x -b y disk kept
 live_refused ".*no disk that this server is using is called 'nodisk'" info nodisk
