@@ -792,6 +792,40 @@ def copied(config, part):
                  4 * size)
 
 
+# --- 15: bitmaps that survive a crash
+
+def durable(config):
+    """Each sample writes all of a full disk once, whose bitmap is empty: so the log marks
+    each region.  Without bitmap-durable, beside it, the bitmap is in use meanwhile."""
+    size = config.size
+    raw, image = config.path("disk.raw"), config.path("disk.qcow2")
+    rows = []
+
+    def fresh(kind):
+        return images.fresh_copy(raw if kind == LIMIT else image,
+                                 config.path("fresh." + kind))
+
+    for name, rw in (("random", "randwrite"), ("sequential", "write")):
+        for flushes in (0, 32):
+            client = iops(rw, 65536, 16, size, ios=max(size // 65536, 1),
+                          **({"fsync": flushes} if flushes else {}))
+            title = "%s write 64K, depth 16%s" % (
+                name, ", flush after each %d" % flushes if flushes else "")
+            off = Row(title, "IOPS", load(fresh, client, warm=False),
+                      often=often(config))
+            rows += [off, Row(title + ", durable", "IOPS",
+                              load(fresh, client, {"durable": True}, warm=False),
+                              kinds=(PLUGIN,), against=off, against_goal=0.9,
+                              often=often(config))]
+
+    def prepare(config):
+        images.beginning(config.pool, raw, size)
+        images.in_order(raw, image)
+        images.run("qemu-img", "bitmap", "--add", image, "b")
+
+    return [Group("a disk of %s with a bitmap" % size_name(size), rows, prepare, 5 * size)]
+
+
 CASES = {
     1: ("reads", reads),
     2: ("rewrites", rewrites),
@@ -807,4 +841,5 @@ CASES = {
     12: ("commands", tools),
     13: ("copies", copies),
     14: ("live", live),
+    15: ("durable bitmaps", durable),
 }

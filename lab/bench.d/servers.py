@@ -131,8 +131,10 @@ def near_command(config, kind, image, sock):
                    "allow-uri=" + far_uri(config)]
 
 
-def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None):
-    """The command line of a server.  secret: a file that holds a passphrase."""
+def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None,
+            durable=False):
+    """The command line of a server.  secret: a file that holds a passphrase.  durable: the
+    plugin's bitmaps are."""
     if kind == QEMU:
         argv = ["qemu-nbd", "-t", "-k", sock] + qemu_options(config)
         if image.startswith("json:"):
@@ -153,6 +155,8 @@ def command(config, kind, image, sock, l2_cache=None, l2_slice=None, secret=None
             argv += ["l2-slice=%d" % l2_slice]
         if secret:
             argv += ["passphrase=+" + secret]
+        if durable:
+            argv += ["bitmap-durable=true"]
     return argv
 
 

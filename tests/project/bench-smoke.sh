@@ -173,6 +173,17 @@ for what in "-f", "create=":
     assert len(used) == 4 and used.count(old) == 2, (what, used)
 PY
 
+# With a parameter, and without.
+bench --quick --cases 15 --servers plugin --rows random
+"$python" - "$out/results.json" <<'PY'
+import json, sys
+
+rows = [r for c in json.load(open(sys.argv[1]))["cases"]
+        for g in c["groups"] for r in g["rows"]]
+assert len(rows) == 4 and all(r["median"]["plugin"] > 0 for r in rows), rows
+assert [r["name"].endswith(", durable") for r in rows] == [False, True] * 2, rows
+PY
+
 # What differs much is measured more often; of many turns the table shows the middle half.
 bench --cases 1 --rows '1 x depth 1$' --rounds 2 --servers limit,plugin
 "$python" - "$out/results.json" <<'PY'
@@ -202,7 +213,7 @@ PY
 rm -r "$out"
 
 # What can't be is refused before anything is done.
-for wrong in "--cases 15" "--rounds 0" "--servers nbd" "--size 1" "--no-such" \
+for wrong in "--cases 16" "--rounds 0" "--servers nbd" "--size 1" "--no-such" \
              "--rows no-such" "--before file" "--servers qemu --before $PLUGIN"; do
   # shellcheck disable=SC2086
   if bench $wrong; then fail "accepted: $wrong"; fi

@@ -29,7 +29,7 @@ make_images ()
 # How QEMU opens it.
 opened ()
 {
-  if [ $kind = luks ]; then
+  if [ "$kind" = luks ]; then
     echo "driver=qcow2,file.filename=$d/top,encrypt.key-secret=s"
   else
     echo "driver=qcow2,file.filename=$d/top"
@@ -105,11 +105,11 @@ for run in plain:commit plain:active plain:stream plain:streamed plain:mirror \
   esac
   start_nbdkit control="$sockdir/qmp" bitmap-durable=true "${server[@]}"
   # (When the last writer leaves, bitmaps are stored as they are.)
-  if [ $kind = dir ]; then uri="nbd+unix:///top?socket=$sock"; fi
+  if [ "$kind" = dir ]; then uri="nbd+unix:///top?socket=$sock"; fi
   hold_connection
-  PYTHONPATH="$srcdir/lib" "$python" "$tmp/run.py" "$sockdir/qmp" "$sock" $job $device \
+  PYTHONPATH="$srcdir/lib" "$python" "$tmp/run.py" "$sockdir/qmp" "$sock" "$job" $device \
     "$d/target" "$tmp/wanted"
-  kill9_nbdkit
+  kill9_nbdkit main
   drop_connections
   qemu-img info --image-opts --object secret,id=s,data=abc "$(opened)" > "$tmp/info"
   if grep -E 'in-use|corrupt: true' "$tmp/info"; then fail "$run: it is in use"; fi
