@@ -432,8 +432,12 @@ check_target (const struct backup *b, const struct copytarget *t)
     : (struct repository_generation) { .number = 0 };
   const struct ontomarks_cut cut = { &b->all.end, &b->changes.end };
 
-  if (backupdisk_is_at (b->disk, b->onto, b->instant)) {
-    report_error ("--onto: %s is the disk itself", b->onto);
+  const bool inside = !nbduri_is (b->onto) &&
+    repository_contains (b->repository, b->onto);
+
+  if (inside || backupdisk_is_at (b->disk, b->onto, b->instant)) {
+    report_error ("--onto: %s is %s", b->onto, inside ? "in the repository"
+                  : "the disk itself");
     errno = EINVAL;
     return -1;
   }
@@ -639,9 +643,8 @@ prune_all (struct backup *all, unsigned n, uint64_t keep)
 static json_t *
 describe (const struct backup *b)
 {
-  const json_t *g = repository_describe (b->repository,
-                                         repository_count (b->repository) - 1);
-  json_t *x = jsontext_add (json_deep_copy (g),
+  json_t *g = repository_describe (b->repository, repository_count (b->repository) - 1);
+  json_t *x = jsontext_add (g,
     { "disk", jsontext_string (b->disk->name) },
     { "filename", jsontext_string (b->file) },
     { "verified", json_boolean (is_given (b->a, &option_verify)) });

@@ -96,6 +96,27 @@ repository_path (const struct repository *r, const char *file)
   return path;
 }
 
+static bool
+same_directory (const char *a, const char *b)
+{
+  struct stat x, y;
+
+  return stat (a, &x) == 0 && stat (b, &y) == 0 && x.st_dev == y.st_dev &&
+    x.st_ino == y.st_ino;
+}
+
+bool
+repository_contains (const struct repository *r, const char *file)
+{
+  CLEANUP_FREE char *end = realpath (file, NULL), *path = end ? NULL : strdup (file);
+  char *const known = end ? end : path;
+  char *slash = known ? strrchr (known, '/') : NULL;
+
+  if (slash)
+    slash[slash == known] = '\0';
+  return known && same_directory (slash ? known : ".", r->path);
+}
+
 /* --- what the manifest says --- */
 
 static json_t *
@@ -133,16 +154,19 @@ repository_count (const struct repository *r)
   return json_array_size (generations (r));
 }
 
-const json_t *
+json_t *
 repository_describe (const struct repository *r, unsigned i)
 {
-  return json_array_get (generations (r), i);
+  json_t *g = json_copy (json_array_get (generations (r), i));
+
+  json_object_del (g, "marks");
+  return g;
 }
 
 struct repository_generation
 repository_get (const struct repository *r, unsigned i)
 {
-  const json_t *g = repository_describe (r, i);
+  const json_t *g = json_array_get (generations (r), i);
   struct repository_generation x = {
     .number = number_of (g, "number"), .file = text_of (g, "file"),
     .backing = text_of (g, "backing"), .bitmap = text_of (g, "bitmap"),

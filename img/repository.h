@@ -31,6 +31,10 @@ extern const char *repository_prefix (const struct repository *);
 /* Where a file of it is, for messages too; the caller frees it.  NULL: reported. */
 extern char *repository_path (const struct repository *, const char *file);
 
+/* Is that file (which need not exist), or what the symbolic link leads to, in its directory?
+ * What is written there would replace a generation. */
+extern bool repository_contains (const struct repository *, const char *file);
+
 /* A generation, as the manifest has it; it belongs to the repository. */
 struct repository_generation {
   uint64_t number;
@@ -51,8 +55,8 @@ struct repository_generation {
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
 extern struct repository_generation repository_get (const struct repository *, unsigned i);
-/* The description of one, for people's programs; belongs to the repository. */
-extern const json_t *repository_describe (const struct repository *, unsigned i);
+/* The description of one, for people's programs; the caller frees it. */
+extern json_t *repository_describe (const struct repository *, unsigned i);
 /* Which one has that number?  -1: none (not reported). */
 extern int repository_find (const struct repository *, uint64_t number);
 /* The number of the next one. */

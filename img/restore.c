@@ -18,6 +18,7 @@
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/report.h"
+#include "storage/nbduri.h"
 #include "img/generationfile.h"
 #include "img/print.h"
 #include "img/progress.h"
@@ -57,7 +58,7 @@ list (const struct arguments *a, const struct repository *r)
 
   if (wants_json (a)) {
     for (unsigned i = 0; i < repository_count (r); i++)
-      all = jsontext_append (all, json_deep_copy (repository_describe (r, i)));
+      all = jsontext_append (all, repository_describe (r, i));
     return print_json (all);
   }
   json_decref (all);
@@ -120,7 +121,7 @@ tell (const struct arguments *a, const struct repository *r, int i)
   char size[READABLE];
 
   if (wants_json (a))
-    return print_json (jsontext_add (json_deep_copy (repository_describe (r, i)),
+    return print_json (jsontext_add (repository_describe (r, i),
       { "target", jsontext_string (a->operands[1]) },
       { "verified", json_boolean (is_given (a, &option_verify)) }));
   if (!is_given (a, &option_quiet))
@@ -154,6 +155,10 @@ restore (const struct arguments *a, const struct repository *r)
   if (g.onto)
     report_error (g.incomplete ? "%s: a backup was cut off there: make it again"
                   : "%s: the disk is there itself: use convert", g.file);
+  else if (!nbduri_is (a->operands[1]) && repository_contains (r, a->operands[1])) {
+    report_error ("%s: it is in the repository", a->operands[1]);
+    return EXIT_FAILURE;
+  }
   if (g.onto || check (a, r, i) == -1)
     return EXIT_FAILURE;
   path = repository_path (r, g.file);

@@ -5,7 +5,7 @@
 # of sha256sum.  A file that is missing, was cut off, or belongs to another repository is
 # refused, and the next backup is a full one; any other byte is found with --verify.  After old
 # generations were merged, the manifest knows what has changed; the checksum of the full backup
-# only with --verify.
+# only with --verify.  restore writes nothing into the repository.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
@@ -85,6 +85,14 @@ img_refused '000001.qcow2: the file of generation 1 has another size' backup -q 
   a.qcow2 backups
 [ "$before" = "$(sha256sum backups/00000[123].*)" ]
 img restore --list backups | grep '^ *4 .*full'
+
+# Nothing is restored in place of a generation.
+ln -s backups/000002.qcow2 link
+before="$(sha256sum backups/*)"
+for target in backups/000002.qcow2 "$PWD/backups/manifest.json" backups/new link; do
+  img_refused "$target: it is in the repository" restore -g 4 backups $target
+done
+[ "$before" = "$(sha256sum backups/*)" ]
 
 # Merged.
 rm -r backups

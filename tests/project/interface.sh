@@ -59,7 +59,10 @@ validate --json json/validate.json --policy strict --check full --hash --shard 1
 "$img" restore --list --output=json backups > json/restore.1.json
 "$img" restore --output=json backups restored > json/restore.2.json
 "$img" restore --verify --output=json backups > json/restore.3.json
-cp backups/manifest.json json
+truncate -s 1M onto.raw
+"$img" backup --onto onto.raw --output=json image.qcow2 onto > json/backup.3.json
+cp backups/manifest.json json/manifest.1.json
+cp onto/manifest.json json/manifest.2.json
 
 # Each event, but those that need a damaged image or a full disk.
 cp base.qcow2 logged.qcow2
