@@ -193,7 +193,7 @@ find_below (const struct adding *a, const json_t *file, const char *where, bool 
     return NULL;
   }
   n = qmpnodes_find (a->host->added, name);
-  if (n && n->file == NULL)
+  if (n && n->file == NULL && !n->served && !n->left)
     return n;
   if (n)
     qmp_refuse (a->e, "Node '%s' is not a file: it has a format", name);

@@ -557,10 +557,11 @@ plan_external (struct plans *all, const json_t *action)
 static int
 plan_ahead (struct plans *all, const json_t *actions, const char *name)
 {
+  const struct qmp_node *added = qmpnodes_find (all->host->added, name);
   const json_t *action;
   size_t i;
 
-  if (qmpnodes_find (all->host->added, name))
+  if (added && !added->served)
     json_array_foreach (actions, i, action) {
       const json_t *data = json_object_get (action, "data");
       const char *overlay = qmpargs_text (data, "overlay");

@@ -9,7 +9,8 @@
  * does a raw format before something writes to it.
  *
  * Nodes that are in use stay.  One that becomes a part of a disk keeps its name: as in
- * QEMU, it can be removed when it has left the disk, and until then no other has that name.
+ * QEMU, it can be removed when it has left the disk, and until then no other has that name,
+ * and queries show it.  So it is with the disk's own image.
  * There are MOST_NODES at most, beside those.
  *
  * Locks: none; one thread runs commands.
@@ -211,9 +212,40 @@ qmpnodes_remove (struct qmp_added *added, struct qmp_node *n)
     qmpnodes_remove (added, file);
 }
 
+int
+qmpnodes_begin (struct qmp_added *added, const char *name, const char *path, uint64_t size)
+{
+  const struct qmp_node_options what = { .name = name, .driver = "qcow2", .path = path };
+  struct qmp_node *n = new_node (&what);
+
+  if (n == NULL) {
+    report_error ("malloc: %m");
+    return -1;
+  }
+  n->served = true;
+  n->users = 1;
+  n->size = size;
+  n->next = added->first;
+  added->first = n;
+  return 0;
+}
+
+struct image *
+qmpnodes_look (const struct qmp_node *n, const struct disk_options *o)
+{
+  const struct disk_options options = options_for (o, n);
+  const bool before = report_silence (true);
+  /* (A server might let queries wait.) */
+  struct image *image = nbduri_is (n->path) ? NULL : disk_open_header (&options);
+
+  report_silence (before);
+  return image;
+}
+
 void
 qmpnodes_hand_over (struct qmp_added *added, struct qmp_node *n)
 {
+  n->size = n->image->header.size;
   close_image (n);
   n->served = true;
   n->users++;
@@ -231,7 +263,7 @@ count_left (const struct qmp_added *added)
 }
 
 void
-qmpnodes_leave (struct qmp_added *added, const char *name)
+qmpnodes_leave (struct qmp_added *added, const char *name, bool top)
 {
   struct qmp_node *n = qmpnodes_find (added, name);
 
@@ -239,6 +271,7 @@ qmpnodes_leave (struct qmp_added *added, const char *name)
     return;
   n->served = false;
   n->left = true;
+  n->readonly |= !top;
   n->users--;
   if (count_left (added) > MOST_LEFT)
     qmpnodes_remove (added, n);

@@ -206,12 +206,29 @@ describe_added (const struct query *q, const struct qmp_node *n)
                        jsontext_add (image, { "format", jsontext_string (n->driver) }));
 }
 
+/* One that has left its disk.  (Its file may have been removed.) */
+static json_t *
+describe_left (const struct query *q, const struct qmp_node *n)
+{
+  const struct disk_options *const o = q->host->options;
+  struct image *image = qmpnodes_look (n, o);
+  json_t *info = image ? imageinfo_describe (image, false, n->path)
+    : jsontext_object ({ "filename", jsontext_string (n->path) },
+                       { "format", jsontext_string (n->driver) },
+                       { "virtual-size", jsontext_number (n->size) });
+  json_t *node = describe_any (n->name, n->driver, n->readonly, n->path, 0, o, info);
+
+  image_close (image);
+  return node;
+}
+
 static void
 add_added (struct query *q)
 {
   for (const struct qmp_node *n = q->host->added->first; n && q->list; n = n->next)
-    if (n->name && !n->served && !n->left)
-      q->list = jsontext_append (q->list, describe_added (q, n));
+    if (n->name && !n->served)
+      q->list = jsontext_append (q->list, n->left ? describe_left (q, n)
+                                 : describe_added (q, n));
 }
 
 static int

@@ -191,7 +191,10 @@ qmptarget_name_nodes (const struct qmp_host *host)
       report_error ("malloc: %m");
       return -1;
     }
-  return 0;
+  return host->dir ? 0
+    : qmpnodes_begin (host->added, nodes->names[nodes->n - 1],
+                      disk_get_options (host->disk)->path,
+                      disk_inside (host->disk).view->size);
 }
 
 void
@@ -287,7 +290,7 @@ qmptarget_switch_chain (const struct qmp_host *host, struct qmp_nodes *new)
 {
   for (unsigned i = 0; i < host->nodes->n; i++)
     if (!is_among (new, host->nodes->names[i]))
-      qmpnodes_leave (host->added, host->nodes->names[i]);
+      qmpnodes_leave (host->added, host->nodes->names[i], i == host->nodes->n - 1);
   qmptarget_free_nodes (host->nodes);
   *host->nodes = *new;
   *new = (struct qmp_nodes) { .n = 0 };
@@ -302,7 +305,7 @@ qmptarget_remove (const struct qmp_host *host, unsigned first, unsigned n)
   if (host->dir)
     return;
   for (char **p = end - n; p < end; p++) {
-    qmpnodes_leave (host->added, *p);
+    qmpnodes_leave (host->added, *p, p == nodes->names + nodes->n - 1);
     free (*p);
   }
   memmove (end - n, end, first * sizeof *end);

@@ -73,7 +73,7 @@ extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
 /* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
 extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);
 
-/* Gives the layers of the disk their names.  Call it first.  -1: reported. */
+/* Gives the layers of the disk their names, and adds its image as a node.  Call it first.  -1: reported. */
 extern int qmptarget_name_nodes (const struct qmp_host *);
 extern void qmptarget_free_nodes (struct qmp_nodes *);
 

@@ -134,6 +134,13 @@ write(b"w" * 512, 4 << 20)
 for h in handles:
     assert h.pread(65536, 5 << 20) == b"z" * 65536
 assert same_contents("b.qcow2")[4 << 20] == ord("w")
+# What has left is shown until it is removed.
+def left(c):
+    return [(n["drv"], n["ro"], n["file"], n["image"]["virtual-size"])
+            for n in c.get("query-named-block-nodes") if n["node-name"] == "node0"]
+assert len(both.compare("left", left)) == 1
+ok("blockdev-del", node_name="node0")
+assert both.compare("removed", left) == []
 assert [n["file"] for n in ours.get("query-named-block-nodes")] == [tmp + "/ours/b.qcow2"]
 with open(tmp + "/model.raw", "wb") as f:
     f.write(handles[0].pread(8 << 20, 0))
@@ -163,7 +170,11 @@ c, uri, d, reader = Client(sys.argv[1]), *sys.argv[2:]
 socket = uri.split("socket=")[1]
 
 def files():
-    return [os.path.basename(n["file"]) for n in c.get("query-named-block-nodes")]
+    image, found = c.get("query-block")[0]["inserted"]["image"], []
+    while image:
+        found.append(os.path.basename(image["filename"]))
+        image = image.get("backing-image")
+    return found
 
 writers = Writers(uri, d + "/model.raw", 3).start()
 c.refuses("PID " + reader, "block-commit", device="disk", job_id="j")

@@ -81,7 +81,15 @@ c.get("blockdev-snapshot-sync", device="disk", snapshot_file=d + "/new.qcow2",
 assert [n for n, _ in nodes(c)] == ["new", "node0", "node3"], nodes(c)
 c.get("block-stream", device="disk", job_id="s", base_node="node3")
 completed(c.until_status("null"))
+# The image that the server has begun with is shown, as QEMU does, without its file, too.
+for there in True, False:
+    assert nodes(c) == [("new", "new.qcow2"), ("node3", "base.qcow2"),
+                        ("node0", "top.qcow2")], nodes(c)
+    if there:
+        os.rename(d + "/top.qcow2", d + "/away.qcow2")
+c.get("blockdev-del", node_name="node0")
 assert nodes(c) == [("new", "new.qcow2"), ("node3", "base.qcow2")], nodes(c)
+os.rename(d + "/away.qcow2", d + "/top.qcow2")
 w.end()
 PY
 stop_nbdkit
