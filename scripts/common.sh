@@ -223,6 +223,12 @@ need_qemu_qmp ()
   from_pypi qemu-qmp qmp-shell qemu.qmp==0.0.6
 }
 
+# Kubernetes' schemas.
+need_kubernetes ()
+{
+  from_pypi kubernetes kubernetes-validate kubernetes-validate==1.37.0
+}
+
 # need_guest: Debian's cloud kernel with its modules in build/guest, for virtual machines.
 # (It is not installed: that would change what this machine boots.)  Without it some tests
 # are skipped.

@@ -37,6 +37,8 @@ start_nbdkit --tls=require --tls-certificates="$pki" --tls-verify-peer -- file="
 tls="nbds+unix://localhost/?socket=$sock&tls-certificates=$pki"
 
 nbdinfo "$tls"
+# A probe.
+[ "$(nbdinfo --size "${tls/localhost\//localhost/.health}")" = 0 ]
 nbdcopy "$tmp/data.raw" "$tls"
 nbdcopy "$tls" "$tmp/out.raw"
 cmp "$tmp/data.raw" "$tmp/out.raw"
