@@ -83,6 +83,7 @@ for probe in ("startup", "liveness", "readiness"):
 PY
 }
 
+create=() arguments=() startup=() liveness=() readiness=()
 # start_pod: until the startup probe succeeds.
 start_pod ()
 {
