@@ -19,7 +19,7 @@ start ()
   rm -f "$tmp"/small/*
   make_image "$img" 64M
   head -c 6M /dev/zero > "$tmp/small/ballast"
-  start_nbdkit file="$img" on-enospc=wait stats="$stats"
+  start_nbdkit file="$img" on-enospc=wait stats="$stats" "$@"
 }
 
 # lines TEXT N: the log has N lines with TEXT.
@@ -94,6 +94,19 @@ lines 'requests waited for space .* and there is some again' 1
 lines 'No space left on device' 0
 lines 'no cluster is free' 0
 check_clean "$img"
+
+# The same, with a log of events: there it is, and it is no error.
+start log="$tmp/log"
+run <<PY
+h = connect()
+flying, end = fill(h)
+os.unlink("$tmp/small/ballast")
+until(lambda: not unanswered(h, flying), h)
+PY
+stop_nbdkit
+[ "$(grep -c " warning no-space image=\"$img\" text=\"no space is left" "$tmp/log")" = 1 ]
+[ "$(grep -c " info space image=\"$img\" text=\"requests waited" "$tmp/log")" = 1 ]
+lines 'space' 0
 
 # Space from the guest: what it trims is used again.
 start

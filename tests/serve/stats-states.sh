@@ -90,7 +90,8 @@ truncate -s 4M "$tmp/far.qcow2"
   "$tmp/far.qcow2" error=EIO error-pwrite-rate=100% error-pwrite-file="$tmp/fails" &
 helper_pids+=($!)
 await test -S "$sockdir/far.sock"
-start_nbdkit lock=false "nbd+unix:///?socket=$sockdir/far.sock" stats="$tmp/stats"
+start_nbdkit lock=false "nbd+unix:///?socket=$sockdir/far.sock" stats="$tmp/stats" \
+  log="$tmp/log"
 "$python" - "$sock" "$tmp/fails" <<'PY'
 import sys
 import nbd
@@ -107,6 +108,7 @@ except nbd.Error:
 PY
 await is disk failed ''
 is disk failed 'could not'
+grep ' error failed image="nbd+unix://.*could not be marked' "$tmp/log"
 kill -TERM "$nbdkit_pid"
 wait "$nbdkit_pid" || :
 unset "server_pid[main]"
