@@ -353,15 +353,15 @@ stats_stop (struct stats_file *f)
 {
   if (f == NULL)
     return;
-  f->ended = true;
-  if (!f->started)
-    return;
-  pthread_mutex_lock (&f->news_lock);
-  f->ending = true;
-  pthread_cond_signal (&f->wake);
-  pthread_mutex_unlock (&f->news_lock);
-  pthread_join (f->thread, NULL);
+  if (f->started) {
+    pthread_mutex_lock (&f->news_lock);
+    f->ending = true;
+    pthread_cond_signal (&f->wake);
+    pthread_mutex_unlock (&f->news_lock);
+    pthread_join (f->thread, NULL);
+  }
   f->started = false;
+  f->ended = true;
 }
 
 void
