@@ -40,6 +40,7 @@
 #include "util/cleanup.h"
 #include "util/jsontext.h"
 #include "util/memory.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "util/text.h"
 #include "storage/nbduri.h"
@@ -97,7 +98,7 @@ struct backup {
   struct generationfile stored;
   json_t *marks;
   struct repository_generation g;
-  char *onto;                   /* where it is written in place, or NULL */
+  char *onto;                   /* where it is written in place, without secrets; or NULL */
   uint64_t rate;
   bool taken;                   /* the image may have something for it */
 };
@@ -435,7 +436,7 @@ check_target (const struct backup *b, const struct copytarget *t)
   const bool inside = !nbduri_is (b->onto) &&
     repository_contains (b->repository, b->onto);
 
-  if (inside || backupdisk_is_at (b->disk, b->onto, b->instant)) {
+  if (inside || backupdisk_is_at (b->disk, value_of (b->a, &option_onto), b->instant)) {
     report_error ("--onto: %s is %s", b->onto, inside ? "in the repository"
                   : "the disk itself");
     errno = EINVAL;
@@ -514,6 +515,8 @@ copy (struct backup *b)
   const bool raw = b->onto || (b->why_full && format && strcmp (format, "raw") == 0);
   CLEANUP_FREE char *changes = text_new ("bitmap:%s@%s", b->base ? b->base : "",
                                          b->instant);
+  const char *uri = value_of (b->a, &option_onto);
+  const bool is_uri = uri && nbduri_is (uri);
   struct imagefile *f = NULL;
   int r = -1;
 
@@ -522,7 +525,7 @@ copy (struct backup *b)
   if (backupend_open (b->disk, b->instant, false, &b->all) == 0 &&
       (b->why_full || backupend_open (b->disk, changes, true, &b->changes) == 0) &&
       name_file (b, raw) == 0 &&
-      (f = imagefile_new (b->a, b->file, raw ? "raw" : "qcow2", NULL)) != NULL)
+      (f = imagefile_new (b->a, is_uri ? uri : b->file, raw ? "raw" : "qcow2", NULL)) != NULL)
     r = copy_to_file (b, f);
   imagefile_free (f);
   backupend_close (&b->changes);
@@ -720,8 +723,8 @@ run_all (const struct arguments *a, struct live *l, const struct secrets *secret
     r = l ? backupdisk_use (&disks[i], a, l, a->operands[i], value_of (a, &option_nbd))
       : backupdisk_open (&disks[i], a, a->operands[i], secrets);
     if (r == 0 && onto) {
-      all[i].onto = nbduri_is (onto) ? strdup (onto) : imagefile_path (onto);
-      r = all[i].onto ? 0 : -1;
+      all[i].onto = nbduri_is (onto) ? publicname (onto) : imagefile_path (onto);
+      r = all[i].onto ? 0 : nbduri_is (onto) ? no_memory (&all[i]) : -1;
     }
     if (r == 0)
       r = open_repository (&all[i], i);

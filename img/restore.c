@@ -17,6 +17,7 @@
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/publicname.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "img/generationfile.h"
@@ -118,14 +119,19 @@ static int
 tell (const struct arguments *a, const struct repository *r, int i)
 {
   const struct repository_generation g = repository_get (r, i);
+  CLEANUP_FREE char *target = publicname (a->operands[1]);
   char size[READABLE];
 
+  if (target == NULL) {
+    report_error ("no memory for the name of the target");
+    return EXIT_FAILURE;
+  }
   if (wants_json (a))
     return print_json (jsontext_add (repository_describe (r, i),
-      { "target", jsontext_string (a->operands[1]) },
+      { "target", jsontext_string (target) },
       { "verified", json_boolean (is_given (a, &option_verify)) }));
   if (!is_given (a, &option_quiet))
-    printf ("%s: backup %" PRIu64 " of %s: %s%s\n", a->operands[1], g.number, g.date,
+    printf ("%s: backup %" PRIu64 " of %s: %s%s\n", target, g.number, g.date,
             readable (g.size, size), is_given (a, &option_verify) ? ", verified" : "");
   return EXIT_SUCCESS;
 }

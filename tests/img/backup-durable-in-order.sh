@@ -75,7 +75,7 @@ assert manifests >= int(sys.argv[3]) and removed >= int(sys.argv[4])
 END2
 
 calls=write,writev,pwrite64,pwritev,pwritev2,ftruncate,fallocate,fsync,fdatasync
-calls+=,?rename,renameat,renameat2,?link,linkat,?unlink,unlinkat
+calls+=",?rename,renameat,renameat2,?link,linkat,?unlink,unlinkat"
 # traced MANIFESTS REMOVED OPTION...: at least so many.
 traced ()
 {

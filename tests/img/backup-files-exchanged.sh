@@ -90,7 +90,7 @@ img restore --list backups | grep '^ *4 .*full'
 ln -s backups/000002.qcow2 link
 before="$(sha256sum backups/*)"
 for target in backups/000002.qcow2 "$PWD/backups/manifest.json" backups/new link; do
-  img_refused "$target: it is in the repository" restore -g 4 backups $target
+  img_refused "$target: it is in the repository" restore -g 4 backups "$target"
 done
 [ "$before" = "$(sha256sum backups/*)" ]
 

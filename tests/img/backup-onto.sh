@@ -59,12 +59,13 @@ start_nbdkit control="$sockdir/qmp" a.qcow2
 for pattern in 7 8; do
   nbdsh_run -c "h.pwrite(b'$pattern' * 100000, 4000000); h.flush()"
   cat > steps <<SH
-'$IMG' --control '$sockdir/qmp' backup --onto "\$uri" disk onto-export > '$tmp/out'
+'$IMG' --control '$sockdir/qmp' backup --onto "\$(echo "\$uri" | sed s,//,//sesame@,)" disk onto-export > '$tmp/out'
 SH
   rm -f "$sockdir/far.sock"
   "$NBDKIT" -U "$sockdir/far.sock" file device.raw --run '. ./steps'
 done
 stop_nbdkit
 grep '^disk: incremental backup 2: 128 KiB in nbd+unix:' ../out
+if grep -r sesame ../out onto-export; then fail "a secret is told"; fi
 qemu-img convert -f qcow2 -O raw a.qcow2 now.raw
 cmp -n 8388608 now.raw device.raw
