@@ -26,6 +26,7 @@
 #include <jansson.h>
 
 #include "util/cleanup.h"
+#include "util/jsontext.h"
 #include "util/text.h"
 #include "storage/nbduri.h"
 #include "image/jsonname.h"
@@ -267,8 +268,8 @@ int
 jsonname_parse (const char *name, struct jsonname *r, char why[JSONNAME_WHY])
 {
   struct options o = { .why = why };
-  json_error_t error;
-  json_t *json = json_loads (name + strlen (PREFIX), JSON_REJECT_DUPLICATES, &error);
+  json_error_t error = { .position = 0 };
+  json_t *json = jsontext_read_as_qemu (name + strlen (PREFIX), &error);
   int ret = -1;
 
   memset (r, 0, sizeof *r);

@@ -207,6 +207,26 @@ jsontext_read (const char *text, size_t len)
   return copy ? json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, NULL) : NULL;
 }
 
+json_t *
+jsontext_read_as_qemu (const char *text, json_error_t *why)
+{
+  CLEANUP_FREE char *copy = malloc (2 * strlen (text) + 1);
+  char *to = copy, quote = '\0';
+
+  for (const char *s = text; copy && *s; s++) {
+    const bool opens = !quote && (*s == '"' || *s == '\''), ends = quote && *s == quote;
+    const bool escape = quote && *s == '\\' && s[1];
+
+    if (opens || ends)
+      quote = opens ? *s : '\0';
+    else if ((escape && s[1] != '\'') || (quote && *s == '"'))
+      *to++ = '\\';             /* (JSON has no escape for a single quote) */
+    s += escape;
+    *to++ = opens || ends ? '"' : *s;
+  }
+  return copy ? json_loadb (copy, to - copy, JSON_REJECT_DUPLICATES, why) : NULL;
+}
+
 const char *
 jsontext_text (const json_t *object, const char *key)
 {

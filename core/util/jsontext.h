@@ -46,6 +46,9 @@ extern int jsontext_print (json_t *document, unsigned indent, FILE *fp);
 /* The document that jsontext_write has written, or another one in JSON.  NULL: it is none, or
  * there was no memory; not reported. */
 extern json_t *jsontext_read (const char *text, size_t len);
+/* JSON in which strings may be in single quotes, too, as QEMU's parser takes it.  NULL: it is
+ * none, and *WHY says why, unless WHY is NULL; not reported. */
+extern json_t *jsontext_read_as_qemu (const char *text, json_error_t *why);
 /* A member that is a string, as it is in the document; "" if there is none. */
 extern const char *jsontext_text (const json_t *object, const char *key);
 /* The bytes of a string of a document.  The caller frees them.  NULL on ENOMEM. */

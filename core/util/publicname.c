@@ -27,6 +27,7 @@
 #include <jansson.h>
 
 #include "util/cleanup.h"
+#include "util/jsontext.h"
 #include "util/publicname.h"
 #include "util/text.h"
 
@@ -233,7 +234,7 @@ static char *
 show_json (const char *name)
 {
   const size_t protocol = strlen ("json:");
-  json_t *const json = json_loads (name + protocol, JSON_REJECT_DUPLICATES, NULL);
+  json_t *const json = jsontext_read_as_qemu (name + protocol, NULL);
   const int hidden = json_is_object (json) ? hide_secrets (json) : -1;
   CLEANUP_FREE char *told = NULL;
 

@@ -35,12 +35,18 @@ static const struct { const char *text, *name, *format; } good[] = {
   { "json:{\"driver\":\"qcow2\",\"encrypt.key-secret\":\"s\",\"encrypt\":"
     "{\"format\":\"luks\"},\"file.filename\":\"/a\"}", "/a", "qcow2" },
   { "json:{\"driver\":\"file\",\"filename\":\"/a\"}", "/a", NULL },
+  /* QEMU's parser takes single quotes, too. */
+  { "json:{'driver':'qcow2','file':{\"driver\":'file','filename':'/it\\'s \"a\\\\b'}}",
+    "/it's \"a\\b", "qcow2" },
+  { "json:{\"driver\":\"file\",\"filename\":\"/it's\"}", "/it's", NULL },
   { "json:{\"driver\":\"file\",\"filename\":\"nbd://h/\"}", "./nbd://h/", NULL },
   { "json:{\"driver\":\"nbd\",\"host\":\"h\"}", "nbd://h/", NULL },
 };
 
 static const struct { const char *text; int err; const char *why; } bad[] = {
-  { "json:", EINVAL, "" }, { "json:[]", EINVAL, "no JSON object" },
+  { "json:", EINVAL, "" }, { "json:{'file.filename':'/a}", EINVAL, "malformed" },
+  { "json:{'file.filename':'/a\\'}", EINVAL, "malformed" },
+  { "json:{'file.filename':\"/a'}", EINVAL, "malformed" }, { "json:[]", EINVAL, "no JSON object" },
   { "json:{}", EINVAL, "names no file" },
   { "json:{\"driver\":\"qcow2\"}", EINVAL, "names no file" },
   { "json:{\"driver\":\"qcow2\",\"file\":\"node\"}", ENOTSUP, "command line" },
