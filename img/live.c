@@ -556,7 +556,7 @@ live_uri (const char *name, const char *uri, const char *prefix, const char *exp
   char *other = whole ? nbduri_with_export (uri, whole) : NULL;
 
   if (other == NULL && whole && errno == EINVAL)
-    report_error ("%s: '%s' is not a valid NBD URI", name, uri);
+    report_error ("%s: the NBD URI of its server is malformed", name);
   else if (other == NULL)
     report_error ("%s: no memory for its exports", name);
   return other;

@@ -33,6 +33,7 @@
 #include "request/bitmap.h"
 #include "disk/export.h"
 #include "lib/checker.h"
+#include "lib/encrypted.h"
 #include "lib/images.h"
 #include "lib/powercut.h"
 #include "lib/reach.h"
@@ -50,6 +51,7 @@ struct trial {
   struct image_spec spec;
   uint64_t sectors;
   struct blob initial;                  /* guest contents */
+  struct crypt_cipher *cipher;          /* NULL: not encrypted */
   struct checked_bitmap found[BITMAPS];
   unsigned char *marked[BITMAPS];       /* what they said in the beginning */
 
@@ -66,6 +68,7 @@ struct trial {
 
   /* Only used by those who judge, under the simdisk's lock. */
   unsigned char *contents, *now;
+  struct blob plain;
 };
 
 struct worker {
@@ -166,7 +169,10 @@ judge_file (struct trial *t, const struct blob *file, bool exact,
   const unsigned long leaks = survivor_check (file, leaks_allowed, when);
   int which;
 
-  if (checker_read (file, NULL, t->contents, t->spec.size) == -1)
+  if (t->cipher)
+    encrypted_plain (t->cipher, file, &t->plain);
+  if (checker_read_data (file, t->cipher ? &t->plain : NULL, NULL, t->contents,
+                         t->spec.size) == -1)
     FAIL ("%s: the contents can't be read", when);
   for (which = 0; which < BITMAPS; which++)
     judge_bitmap (t, file, which, exact, when);
@@ -374,7 +380,11 @@ make_image (struct trial *t, struct rng *rng)
   spec->refcount_bits = 1 << rng_below (rng, 7);
   spec->size = 512 * (64 + rng_below (rng, rng_below (rng, 3) ? 3000 : 12000));
   t->sectors = spec->size / 512;
+  if (rng_below (rng, 6) == 0)
+    spec->encrypt = "luks";
   image_create (IMAGE, spec);
+  image_remember (SURVIVOR, spec);
+  t->cipher = encrypted_cipher (IMAGE);
   image_fill (IMAGE, spec, rng, rng_below (rng, 3));
   for (int which = 0; which < BITMAPS; which++)
     image_bitmap (IMAGE, names[which], 9 + rng_below (rng, rng_below (rng, 2) ? 3 : 13));
@@ -401,6 +411,8 @@ free_image (struct trial *t)
   free (t->contents);
   free (t->now);
   blob_free (&t->initial);
+  blob_free (&t->plain);
+  crypt_free (t->cipher);
 }
 
 static void
@@ -468,6 +480,9 @@ static void
 open_disk (struct trial *t, struct rng *rng)
 {
   t->options.path = images_path (IMAGE);
+  t->options.secret = (struct image_secret) {
+    .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET)
+  };
   t->options.l2_cache = 32 << 20;
   t->options.l2_slice = 512;
   t->options.discard = true;
@@ -581,8 +596,8 @@ one_image (struct rng *rng)
   printf ("%u: ", trials_number);
   image_print (&t.spec);
   t.options.bitmap_durable = rng_below (rng, 2);
-  printf (", granularities %u %u%s\n", t.found[FOLLOWS].granularity_bits,
-          t.found[FOLLOWS_TOO].granularity_bits,
+  printf (", granularities %u %u%s%s\n", t.found[FOLLOWS].granularity_bits,
+          t.found[FOLLOWS_TOO].granularity_bits, t.cipher ? ", encrypted" : "",
           t.options.bitmap_durable ? ", durable" : "");
   fflush (stdout);
   random_sessions (&t, rng);
