@@ -100,6 +100,7 @@ struct backup {
   struct repository_generation g;
   char *onto;                   /* where it is written in place, without secrets; or NULL */
   uint64_t rate;
+  unsigned removed;             /* older ones */
   bool taken;                   /* the image may have something for it */
 };
 
@@ -622,6 +623,23 @@ back_up (struct backup *all, unsigned n)
   return 0;
 }
 
+/* The new generation may be in another file by now. */
+static int
+prune_one (struct backup *b, uint64_t keep)
+{
+  const int r = prune (b->a, b->repository, keep, is_given (b->a, &option_verify),
+                       &b->removed);
+  char *file = repository_path (
+    b->repository,
+    repository_get (b->repository, repository_count (b->repository) - 1).file);
+
+  if (file == NULL)
+    return -1;
+  free (b->file);
+  b->file = file;
+  return r;
+}
+
 /* The new generation is there, whatever becomes of old ones. */
 static int
 prune_all (struct backup *all, unsigned n, uint64_t keep)
@@ -636,7 +654,7 @@ prune_all (struct backup *all, unsigned n, uint64_t keep)
       report_error ("%s: --keep: nothing was removed, because this may be another disk than "
                     "that of the older backups", all[i].disk->name);
     else
-      r = prune (all[i].a, all[i].repository, keep, is_given (all[i].a, &option_verify));
+      r = prune_one (&all[i], keep);
   progress_end (r == 0);
   return r;
 }
@@ -648,9 +666,12 @@ describe (const struct backup *b)
 {
   json_t *g = repository_describe (b->repository, repository_count (b->repository) - 1);
   json_t *x = jsontext_add (g,
+    { "kind", jsontext_string (b->onto ? "in-place" : b->why_full ? "full"
+                               : "incremental") },
     { "disk", jsontext_string (b->disk->name) },
     { "filename", jsontext_string (b->file) },
-    { "verified", json_boolean (is_given (b->a, &option_verify)) });
+    { "verified", json_boolean (is_given (b->a, &option_verify)) },
+    { "removed", jsontext_number (b->removed) });
 
   return b->why_full ? jsontext_add (x, { "why-full", jsontext_string (b->why_full) }) : x;
 }
@@ -675,6 +696,8 @@ tell (const struct backup *all, unsigned n)
             b->file, is_given (b->a, &option_verify) ? ", verified" : "",
             b->why_full ? " (" : "", b->why_full ? b->why_full : "",
             b->why_full ? ")" : "");
+    if (b->removed > 0)
+      printf ("%s: older backups removed: %u\n", b->disk->name, b->removed);
   }
   return EXIT_SUCCESS;
 }
@@ -733,9 +756,10 @@ run_all (const struct arguments *a, struct live *l, const struct secrets *secret
   if (r == 0)
     r = back_up (all, n);
   progress_end (r == 0);
-  if (r == -1 || tell (all, n) != EXIT_SUCCESS)
+  if (r == -1)
     return EXIT_FAILURE;
-  return prune_all (all, n, keep) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  r = prune_all (all, n, keep);
+  return tell (all, n) == EXIT_SUCCESS && r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 static int

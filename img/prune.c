@@ -111,8 +111,10 @@ forget (struct repository *r)
 }
 
 int
-prune (const struct arguments *a, struct repository *r, uint64_t keep, bool sum)
+prune (const struct arguments *a, struct repository *r, uint64_t keep, bool sum,
+       unsigned *removed)
 {
+  const unsigned before = repository_count (r);
   int result = 0;
 
   while (result == 0) {
@@ -125,5 +127,6 @@ prune (const struct arguments *a, struct repository *r, uint64_t keep, bool sum)
     if (result == 0)
       result = repository_sweep (r);
   }
+  *removed = before - repository_count (r);
   return result;
 }

@@ -67,8 +67,12 @@ cmp device.raw 5.raw
 
 # Old ones go, over a raw file, too.
 for keep in 7 2 1; do
-  img backup -q --keep $keep a.qcow2 backups
+  img backup --keep $keep a.qcow2 backups > ../out
+  cat ../out
   number=$((number + 1))
+  [ $keep = 7 ] || grep "older backups removed: $((was + 1 - keep))\$" ../out
+  [ -f "$(sed -n 's/.* in //p' ../out)" ]
+  was=$keep
   [ "$(img restore --list backups | wc -l)" = $((keep + 1)) ]
   img restore backups restored.raw
   cmp restored.raw 8.raw
