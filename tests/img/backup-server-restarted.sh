@@ -7,28 +7,31 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
+requires nbdkit --filter=pause null --version
 
 make_image a.qcow2 16M
 qemu-io -f qcow2 -c 'write -P 1 0 12M' a.qcow2
 qemu-img convert -f qcow2 -O raw a.qcow2 instant.raw
-start ()
-{
-  start_nbdkit control="$sockdir/qmp" bitmap-durable=true a.qcow2
-}
 snapshot_is_there ()
 {
   qemu-img snapshot -U -l a.qcow2 | grep -q backup-
 }
-start
-"$IMG" --control "$sockdir/qmp" backup -r 4M --verify disk backups 2> err &
+# The backup takes the instant, but cannot read anything.
+start_nbdkit --filter=pause -- control="$sockdir/qmp" pause-control="$sockdir/pause" \
+  bitmap-durable=true a.qcow2
+"$python" -c '
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+s.sendall(b"p")
+assert s.recv(1) == b"P"' "$sockdir/pause"
+"$IMG" --control "$sockdir/qmp" backup --verify --nbd "$uri" disk backups 2> err &
 backup=$!
 helper_pids+=("$backup")
-await -p $backup snapshot_is_there
-kill -STOP $backup
-nbdsh_run -c 'h.pwrite(b"2" * 5000000, 3000000); h.flush()'
+await -p $backup snapshot_is_there || fail "no snapshot: $(cat err)"
 kill9_nbdkit main
-start
-kill -CONT $backup
+start_nbdkit control="$sockdir/qmp" bitmap-durable=true a.qcow2
+nbdsh_run -c 'h.pwrite(b"2" * 5000000, 3000000); h.flush()'
 wait $backup
 cat err
 grep 'warning: disk: the snapshot and bitmaps of this backup are removed by the next one' err
