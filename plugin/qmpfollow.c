@@ -14,6 +14,7 @@
 
 #include <errno.h>
 
+#include "util/report.h"
 #include "plugin/qmpfollow.h"
 
 /* Bytes of data between two looks at orders. */
@@ -75,12 +76,15 @@ qmpfollow_catch_up (struct job *j, struct follow *f)
   uint64_t copied;
   int r;
 
+  report_watch ();
   for (;;) {
     r = follow_step (f, STEP, &copied);
     if (r == 0)
       r = follow_near (f);
+    if (r == 0)
+      r = follow_close (f);
     if (r < 1)
-      return r;
+      return job_told (j, r);
     if (tell (j, f, copied) == -1)
       return -1;
   }

@@ -8,7 +8,7 @@
  *              running -> ready <-> standby everything is copied; what clients write is, too
  *   running, ready -> waiting -> pending    the thread has ended well ...
  *   pending -> concluded                    ... and the result counts (`finish'); its thread
- *                                           may work once more before (`prepare')
+ *                                           works once more before, if it has to (`prepare')
  *   any of these -> aborting -> concluded   it failed, or was cancelled
  *   concluded -> null                       it is forgotten
  *
@@ -181,7 +181,7 @@ finalize (struct job *j)
 static void
 go_on (struct job *j)
 {
-  bool failed, finalizes;
+  bool failed, finalizes, prepared;
 
   pthread_join (j->thread, NULL);
   {
@@ -191,6 +191,7 @@ go_on (struct job *j)
     if (j->cancelled)
       j->err = ECANCELED;
     failed = j->err != 0;
+    prepared = j->prepares || j->kind->prepare == NULL;
     finalizes = j->settings.auto_finalize || j->prepares;
     j->prepares = false;
     if (!failed && j->status != PENDING) {
@@ -204,6 +205,8 @@ go_on (struct job *j)
   }
   if (failed)
     conclude (j);
+  else if (finalizes && !prepared)
+    prepare (j);
   else if (finalizes)
     finalize (j);
 }

@@ -6,7 +6,7 @@
  *
  *   run       in a thread of the job: the long work, in short pieces, with clients
  *             writing.  Calls job_step between any two pieces
- *   prepare   in a thread of the job, after job-finalize, and when `finish' wants that
+ *   prepare   in a thread of the job, before `finish', and again when that wants it
  *   finish    in the thread that runs commands: makes the result count, in one short step,
  *             such as a disk_change.  Nothing else changes the disk meanwhile
  *
@@ -37,7 +37,7 @@ struct job_kind {
   /* Returns 0: everything is done; or -1 with errno: it failed (reported), or job_step or
    * job_fails said so. */
   int (*run) (struct job *, void *opaque);
-  /* After job-finalize, which may come long after `run': what `finish' needs.  Returns as
+  /* Before `finish', which may come long after `run' (job-finalize): what that needs.  Returns as
    * `run' does; calls job_step, but not job_fails.  NULL: nothing. */
   int (*prepare) (struct job *, void *opaque);
   /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns

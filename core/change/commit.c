@@ -802,9 +802,13 @@ copy_rest (void *opaque)
 int
 commit_stay (struct commit *c)
 {
+  int r;
+
   if (follow_begin_end (c->follow) == -1)
     return -1;
-  if (disk_hold (c->disk, copy_rest, c) == -1)
+  r = disk_hold (c->disk, copy_rest, c);
+  follow_open (c->follow);
+  if (r == -1)
     return follow_why (c->follow);
   c->changed = settle_base (c) != -1;
   return c->changed ? 0 : -1;
@@ -874,6 +878,7 @@ commit_pivot (struct commit *c)
   r = pivot (c);
   KEEP_ERRNO_FOR_BLOCK;
   disk_open_gate (c->disk);
+  follow_open (c->follow);
   return r;
 }
 

@@ -17,7 +17,8 @@
  *   near      what was copied is made durable, so that the target has little to do to come
  *             to rest.  If clients wrote much meanwhile, rounds go on; so they do if much is
  *             left when the gate has closed, which opens again then
- *   rest      behind the gate
+ *   rest      behind the gate; a job's thread does it, so that commands are answered if the
+ *             target hangs (follow_close), and the gate stays closed until the end
  *
  * A target that is a layer of the disk (`contained') shows what was copied wherever a power
  * cut takes from the disk what hid it: writes that were not flushed.  A sector that was
@@ -69,6 +70,7 @@ struct follow {
   char *buf;                    /* copy_scratch bytes */
   bool target_failed;
   bool too_much;                /* was left when the gate had closed */
+  bool closed;                  /* the gate is, by follow_close */
 
   _Atomic uint64_t done, left;  /* bytes; what is left of this round */
 };
@@ -291,6 +293,30 @@ follow_rest (struct follow *f)
 }
 
 int
+follow_close (struct follow *f)
+{
+  disk_close_gate (f->disk);
+  f->closed = true;
+  if (follow_rest (f) == 0) {
+    f->target_failed = f->to.ops->sync (&f->to) == -1;
+    if (!f->target_failed)
+      return 0;
+  }
+  follow_open (f);
+  return f->too_much ? 1 : -1;
+}
+
+void
+follow_open (struct follow *f)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (f->closed)
+    disk_open_gate (f->disk);
+  f->closed = false;
+}
+
+int
 follow_why (const struct follow *f)
 {
   return f->too_much ? refuse_remote () : -1;
@@ -303,6 +329,7 @@ follow_free (struct follow *f)
 
   if (f == NULL)
     return;
+  follow_open (f);
   if (f->recording)
     disk_record (f->disk, NULL);
   dirtyset_free (f->live);

@@ -49,6 +49,12 @@ extern bool follow_target_failed (const struct follow *);
 /* Bytes of the disk that are done, and that are left to do.  Any thread. */
 extern void follow_progress (struct follow *, uint64_t *done, uint64_t *left);
 
+/* After that: no client changes the disk any more, and the rest is copied, durably, so that
+ * the end takes no longer than a moment.  Returns as follow_near does; after 0 the gate stays
+ * closed until follow_open, or follow_free. */
+extern int follow_close (struct follow *);
+extern void follow_open (struct follow *);      /* nothing happens if it is not closed */
+
 /* The end.  Before the gate closes: -1 with EAGAIN, not reported: too much is left, and it
  * can be called again after follow_near has returned 0. */
 extern int follow_begin_end (struct follow *);

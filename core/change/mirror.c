@@ -104,10 +104,13 @@ copy_rest (void *opaque)
 int
 mirror_finish (struct mirror *m)
 {
+  int r;
+
   if (follow_begin_end (m->follow) == -1)
     return -1;
-  return disk_hold (m->disk, copy_rest, m) == 0 ? come_to_rest (m)
-    : follow_why (m->follow);
+  r = disk_hold (m->disk, copy_rest, m);
+  follow_open (m->follow);
+  return r == 0 ? come_to_rest (m) : follow_why (m->follow);
 }
 
 static int
@@ -144,6 +147,8 @@ mirror_why_no_pivot (const struct mirror *m)
 int
 mirror_pivot (struct mirror *m)
 {
+  int r;
+
   if (m->why_no_pivot)
     return refuse_mirror (ENOTSUP, target_path (m), m->why_no_pivot);
   if (follow_begin_end (m->follow) == -1)
@@ -151,7 +156,9 @@ mirror_pivot (struct mirror *m)
   m->change = (struct disk_change) {
     .opaque = m, .make = make_top, .release = tell_move, .data_file = true,
   };
-  return disk_change (m->disk, &m->change) == 0 ? 0 : follow_why (m->follow);
+  r = disk_change (m->disk, &m->change);
+  follow_open (m->follow);
+  return r == 0 ? 0 : follow_why (m->follow);
 }
 
 void

@@ -141,13 +141,18 @@ disk_record (struct disk *d, struct dirtyset *set)
   return 0;
 }
 
+/* (If something is wrong with the disk, the change will meet it, too.) */
 void
 disk_close_gate (struct disk *d)
 {
   {
     LOCK_FOR_BLOCK (&d->steps);
+    const bool before = report_silence (true);
 
     d->change_began = clock_ms ();
+    if (d->writers > 0)
+      generation_prepare_to_settle (d->now);
+    report_silence (before);
   }
   close_gate (d);
 }
