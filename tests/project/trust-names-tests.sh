@@ -33,12 +33,12 @@ names ()
 
 cd "$here"
 set -f
-for name in $(names "$(cat "$trust")"); do
+for name in $(names "$(cat "$trust" "$top/lab/RESULTS")"); do
   set +f
   # shellcheck disable=SC2206
   files=($name)
   set -f
-  [ -e "${files[0]}" ] || { echo "doc/TRUST names $name, which is not there"; exit 1; }
+  [ -e "${files[0]}" ] || { echo "doc/TRUST or lab/RESULTS names $name, which is not there"; exit 1; }
   for file in "${files[@]}"; do
     case "$file" in
       *.sh|*.c) grep -qE "^	${file%.c}( |$)" Makefile.am || { echo "$file is not run"; exit 1; } ;;

@@ -7,7 +7,7 @@
  * pointer on the disk leads to other data.
  *
  * Found by this project in QEMU 7.2.  The workload "compressed" of lab/powercut shows
- * the same without a full disk: see doc/TRUST.
+ * the same without a full disk: see lab/RESULTS.
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-cluster.c
  * Broken: freed-clusters-reused-at-once

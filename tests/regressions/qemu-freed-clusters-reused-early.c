@@ -7,7 +7,7 @@
  * another place of the disk.
  *
  * Found by this project: qemu-nbd 7.2 fails crash/qemu-hole-a.sh, and the workload "trim"
- * of lab/powercut shows it (see doc/TRUST).
+ * of lab/powercut shows it (see lab/RESULTS).
  *
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-refcount.c
  * Broken: freed-clusters-reused-at-once
