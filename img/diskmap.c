@@ -35,6 +35,8 @@ each_of_layers (struct image *image, struct layers *layers, const char *name,
     errno = ENOENT;
     return -1;
   }
+  if (s && snapshots_differ (storage_path (image->file), &image->snapshots, name))
+    return -1;
   if (s && snapshot_check_table (storage_path (image->file), &image->header, s) == -1)
     return -1;
   return chainmap_each (layers, s, fn, opaque);

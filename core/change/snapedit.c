@@ -100,32 +100,21 @@ end (struct snapedit *e, int r, struct shadow **done)
   return r;
 }
 
-/* Finds a snapshot.  As with snapshot=, names take precedence over ids; but if they are
- * ambiguous the request is refused, because data is about to be lost. */
+/* Not by a name that is ambiguous: data is about to be lost. */
 static const struct snapshot *
 find (const struct image *image, const char *name)
 {
   const struct snapshot *s = snapshots_find (&image->snapshots, name);
   const char *path = storage_path (image->file);
   char text[PRINTABLE_SIZE (MAX_SHOWN)];
-  uint32_t i;
 
-  printable (name, min64 (strlen (name), MAX_SHOWN), text, sizeof text);
   if (s == NULL) {
+    printable (name, min64 (strlen (name), MAX_SHOWN), text, sizeof text);
     report_error ("%s: there is no snapshot \"%s\"", path, text);
     errno = ENOENT;
     return NULL;
   }
-  for (i = 0; i < image->snapshots.n; i++)
-    if (&image->snapshots.list[i] != s &&
-        strcmp (image->snapshots.list[i].id, name) == 0 &&
-        strcmp (s->id, name) != 0) {
-      report_error ("%s: \"%s\" is the name of one snapshot and the id of another",
-                    path, text);
-      errno = EINVAL;
-      return NULL;
-    }
-  return s;
+  return snapshots_differ (path, &image->snapshots, name) ? NULL : s;
 }
 
 static struct be64 *

@@ -116,6 +116,8 @@ exports_find (const struct generation *g, const char *name, struct export_slot *
   if (only)
     kind = &export_snapshot;
   name = only ? only : name + strlen (kind->prefix);
+  if (only && snapshots_differ (storage_path (g->image->file), &g->image->snapshots, only))
+    return NULL;
   *instant = NULL;
   slot = find_in (g, kind, name);
   if (slot == NULL && kind == &export_bitmap)

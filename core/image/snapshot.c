@@ -258,6 +258,23 @@ snapshots_find (const struct snapshots *snapshots, const char *name)
   return i == SIZE_MAX ? NULL : &snapshots->list[i];
 }
 
+bool
+snapshots_differ (const char *path, const struct snapshots *snapshots, const char *name)
+{
+  const size_t named = names_find (snapshots->by_name, name);
+  const size_t with_id = names_find (snapshots->by_id, name);
+  char text[PRINTABLE_SIZE (64)];
+
+  if (named == SIZE_MAX || with_id == SIZE_MAX || named == with_id)
+    return false;
+  printable (name, strnlen (name, 64), text, sizeof text);
+  report_error ("%s: \"%s\" is the name of one snapshot and the id of another: "
+                "snapshot.name=%s is the one, snapshot.id=%s the other", path, text, text,
+                text);
+  errno = EINVAL;
+  return true;
+}
+
 int
 snapshot_check_table (const char *path, const struct header *h, const struct snapshot *s)
 {

@@ -50,6 +50,9 @@ extern void snapshots_free (struct snapshots *);
  * "snapshot.id=ID" and "snapshot.name=NAME", the first with that.  NULL if there is none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
+/* Is NAME the name of one snapshot of the image PATH, and the id of another?  Reported
+ * then, with errno EINVAL. */
+extern bool snapshots_differ (const char *path, const struct snapshots *, const char *name);
 /* Does the L1 table of a snapshot of the image PATH cover its disk?  Returns 0, or -1
  * (reported; errno EINVAL). */
 extern int snapshot_check_table (const char *path, const struct header *,

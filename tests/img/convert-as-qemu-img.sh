@@ -55,6 +55,11 @@ for which in snapshot.id=1 snapshot.name=1 snapshot.id=2; do
 done
 both_status convert -l snapshot.id=3 named.qcow2 named.raw
 [ "$status" = 1 ]
+for command in "convert -l 1 named.qcow2 named.raw" "measure -l 1 -O raw named.qcow2" \
+    "map --snapshot 1 named.qcow2" "snapshot -a 1 named.qcow2"; do
+  # shellcheck disable=SC2086
+  img_refused '"1" is the name of one snapshot .* snapshot.id=1 the other' $command
+done
 # What exists is replaced.
 converted -O qcow2 odd.raw all.qcow2
 # Zeros take no space, also if they are stored as data; holes are not read.
