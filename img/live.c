@@ -651,7 +651,7 @@ live_run (const struct arguments *a, const char *socket)
   struct live l = { .socket = socket, .fd = -1 };
   int r = -1;
 
-  if (a->command->live && a->nr_operands == 0)
+  if (a->command->live && a->command->most > 0 && a->nr_operands == 0)
     report_error ("--control: %s needs the name of a disk", a->command->name);
   else if (a->command->live == NULL)
     report_error ("%s cannot be used with --control: it needs an image that no server uses",
