@@ -46,6 +46,18 @@ struct reference {
   const struct filename_rules *rules;
 };
 
+int
+filename_check_there (const char *path, const char *what, const char *overlay,
+                      const char *cure)
+{
+  if (nbduri_is (path) || access (path, F_OK) == 0 || errno != ENOENT)
+    return 0;
+  report_error ("%s: cannot open: %m; it is the %s of %s%s%s", path, what, overlay,
+                cure ? ": " : "", cure ? cure : "");
+  errno = ENOENT;
+  return -1;
+}
+
 bool
 filename_has_protocol (const char *name)
 {

@@ -25,6 +25,11 @@ extern char *filename_of_backing (const char *overlay, const char *name,
 extern char *filename_of_data (const char *overlay, const char *name,
                                const struct filename_rules *);
 
+/* Is the file at PATH, which is the WHAT ("backing file") of the image at OVERLAY, there?
+ * -1, errno ENOENT: no (reported, with CURE, which may be NULL). */
+extern int filename_check_there (const char *path, const char *what, const char *overlay,
+                                 const char *cure);
+
 /* Does NAME begin with a protocol ("nbd:", "json:", "file:")? */
 extern bool filename_has_protocol (const char *name);
 /* The same backing file as qemu-img shows it: a relative NAME is appended to the directory

@@ -319,9 +319,14 @@ find_data (const struct image *im, const struct image_options *options, char **p
     return -1;
   }
 
-  if (!replaced)
+  if (!replaced) {
     *path = filename_of_data (overlay, h->data_file, &options->rules);
-  else if ((*path = strdup (options->data_file_path)) == NULL)
+    return *path == NULL ? -1
+      : filename_check_there (*path, "external data file", overlay, options->below_top
+                              ? NULL : remedy (REMEDY_DATA_FILE));
+  }
+  *path = strdup (options->data_file_path);
+  if (*path == NULL)
     report_error ("%s: opening the external data file: %m", overlay);
   return *path ? 0 : -1;
 }

@@ -20,13 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "util/cleanup.h"
 #include "util/publicname.h"
 #include "util/remedy.h"
 #include "util/report.h"
-#include "storage/nbduri.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
 
@@ -203,13 +201,9 @@ int
 chain_check_there (const char *overlay, const char *path,
                    const struct chain_options *options)
 {
-  if (nbduri_is (path) || access (path, F_OK) == 0 || errno != ENOENT)
-    return 0;
-  report_error ("%s: cannot open: %m; it is the backing file of %s: %s", path, overlay,
-                remedy (options->below_top ? REMEDY_BACKING_FILE_BELOW
-                        : REMEDY_BACKING_FILE));
-  errno = ENOENT;
-  return -1;
+  return filename_check_there (path, "backing file", overlay,
+                               remedy (options->below_top ? REMEDY_BACKING_FILE_BELOW
+                                       : REMEDY_BACKING_FILE));
 }
 
 void

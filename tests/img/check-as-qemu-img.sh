@@ -143,6 +143,11 @@ in_both qemu-img create -q -f qcow2 -u -b missing -F qcow2 lost.qcow2 1M
 both_status check lost.qcow2
 [ "$status" = 1 ]
 grep 'lost.qcow2: incomplete: .*missing: cannot open' ours.err
+in_both qemu-img create -q -f qcow2 -o data_file=lost.data split.qcow2 1M
+in_both rm lost.data
+both_status check split.qcow2
+[ "$status" = 1 ]
+grep 'split.qcow2: incomplete: .*lost.data: cannot open: No such file.*the external data file of .*/split.qcow2: use --image-opts' ours.err
 # Cut off, before or in the middle of its tables.
 for bytes in 1000 65536 131072; do
   head -c $bytes theirs/good.qcow2 > theirs/short.qcow2
