@@ -59,6 +59,7 @@ static const char *const words[NR_REMEDIES] = {
   [REMEDY_BACKING_FORMAT_BELOW] = REBASE " states it",
   [REMEDY_DATA_FILE] = "use --image-opts with data-file.filename=PATH",
   [REMEDY_ERASE_LAST_KEY] = "--force permits that",
+  [REMEDY_MARKED_CORRUPT] = "the image is marked corrupt: \"check -r all\" may help",
   [REMEDY_NAME_BACKING] = "it names another backing file; name this one first, with "
     "rebase -u",
   [REMEDY_NO_LOCK] = "if the filesystem does not support locks, -U reads without",

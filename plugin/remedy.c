@@ -23,6 +23,7 @@ static const char *const words[NR_REMEDIES] = {
   [REMEDY_BACKING_FORMAT_BELOW] = REBASE " states it",
   [REMEDY_DATA_FILE] = "use data-file=PATH",
   [REMEDY_ERASE_LAST_KEY] = "the argument \"force\" permits that",
+  [REMEDY_MARKED_CORRUPT] = "the image is marked corrupt: check=repair may help",
   [REMEDY_NAME_BACKING] = "it names another backing file; name this one first, with "
     REBASE,
   [REMEDY_NO_LOCK] = "if the filesystem does not support locks, use lock=false",

@@ -900,7 +900,7 @@ open_above (struct commit *c)
       (above->header.incompatible & QCOW2_INCOMPAT_CORRUPT)) {
     report_error ("%s: its header cannot be changed: %s", storage_path (above->file),
                   image_role (above) == IMAGE_WRITER ? "it is in use"
-                  : storage_is_writable (above->file) ? "the image is marked corrupt"
+                  : storage_is_writable (above->file) ? remedy (REMEDY_MARKED_CORRUPT)
                   : "the file is not writable");
     errno = EPERM;
     return -1;

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/remedy.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "disk/disk-impl.h"
@@ -38,7 +39,7 @@ choose_why_fixed (const struct generation *g)
   return g->disk->options.untrusted ? "it is untrusted"
     : why ? why
     : g->image->header.incompatible & QCOW2_INCOMPAT_CORRUPT
-    ? "the image is marked corrupt" : NULL;
+    ? remedy (REMEDY_MARKED_CORRUPT) : NULL;
 }
 
 /* Bitmaps that changes would make wrong keep the image as it is.  If it is read-only

@@ -19,6 +19,7 @@ enum remedy {
   REMEDY_BACKING_FORMAT_BELOW,
   REMEDY_DATA_FILE,             /* say where the external data file is */
   REMEDY_ERASE_LAST_KEY,        /* insist on it */
+  REMEDY_MARKED_CORRUPT,        /* an image is so marked, and only read: repair it */
   REMEDY_NAME_BACKING,          /* write into the image which backing file it has */
   REMEDY_NO_LOCK,               /* use a file without locks */
   REMEDY_OVERWRITE,             /* insist on a new image where there is data */

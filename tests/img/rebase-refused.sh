@@ -61,8 +61,8 @@ qemu-img snapshot -c s snap.qcow2
 refused 'cannot be rebased: it has internal snapshots' snap.qcow2 "${to[@]}"
 cp top.qcow2 corrupt.qcow2
 header_patch corrupt.qcow2 72 Q '|2'
-refused 'cannot be rebased: the image is marked corrupt' corrupt.qcow2 "${to[@]}"
-refused 'cannot be changed: the image is marked corrupt' corrupt.qcow2 "${to[@]}" -u
+refused 'cannot be rebased: the image is marked corrupt: "check -r all" may help' corrupt.qcow2 "${to[@]}"
+refused 'cannot be changed: the image is marked corrupt: "check -r all"' corrupt.qcow2 "${to[@]}" -u
 qemu-img create -q -f qcow2 -o data_file=raw.data,data_file_raw=on raw.qcow2 4M
 refused_always 'cannot be rebased: it has a raw external data file' raw.qcow2 "${to[@]}"
 start_nbdkit -r -- top.qcow2

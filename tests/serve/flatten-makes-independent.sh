@@ -170,4 +170,4 @@ for other in backing=deny snapshot-create=monday; do
 done
 fingerprint "$tmp/a.qcow2" | cmp - "$tmp/before"
 header_patch "$tmp/a.qcow2" 72 Q '|2'
-refused "cannot be flattened: the image is marked corrupt" "$tmp/a.qcow2" flatten=true
+refused "cannot be flattened: the image is marked corrupt: check=repair may help" "$tmp/a.qcow2" flatten=true

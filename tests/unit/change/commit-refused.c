@@ -134,7 +134,7 @@ main (void)
   images_enter ("commit-refused");
   make_chain ();
   mark_corrupt (names[1], true);
-  refuse (2, "its header cannot be changed: the image is marked corrupt");
+  refuse (2, "its header cannot be changed: with a remedy");
   mark_corrupt (names[1], false);
   change_meanwhile ();
 
