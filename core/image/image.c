@@ -168,7 +168,8 @@ refuse_other (const struct image *im)
     report_error ("%s: not a qcow2 image, but %s", storage_path (im->file), other);
   else
     report_error ("%s: not a qcow2 image: %s", storage_path (im->file), len == 0
-                  ? "the file is empty" : "it does not begin with \"QFI\\xfb\"");
+                  ? "the file is empty" : "it begins like no known format; if it is a raw "
+                  "disk, nbdkit's file plugin serves it");
   errno = EINVAL;
   return -1;
 }

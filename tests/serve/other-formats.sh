@@ -54,6 +54,6 @@ done < marks
 
 # And if it is not known.
 echo text > text
-refused 'not a qcow2 image: it does not begin with "QFI' text
+refused "not a qcow2 image: it begins like no known format; if it is a raw disk, .* file plugin" text
 : > empty
 refused 'not a qcow2 image: the file is empty' empty
