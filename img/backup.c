@@ -43,6 +43,7 @@
 #include "util/publicname.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "format/otherformat.h"
 #include "storage/nbduri.h"
 #include "copy/copy.h"
 #include "copy/difference.h"
@@ -424,6 +425,25 @@ name_file (struct backup *b, bool raw)
   return 0;
 }
 
+/* What it does not know as its own, it does not replace if that is an image: a raw disk would
+ * take its place. */
+static int
+refuse_image (const struct backup *b, const struct copytarget *t)
+{
+  char head[SECTOR];
+  const char *format;
+
+  if (storage_read (t->raw, head, sizeof head, 0) == -1)
+    return -1;
+  format = memcmp (head, "QFI\xfb", 4) == 0 ? "qcow2" : otherformat_disk (head, sizeof head);
+  if (format == NULL)
+    return 0;
+  report_error ("--onto: %s looks like a %s image, and would become a raw disk: --full replaces "
+                "it", b->onto, format);
+  errno = EINVAL;
+  return -1;
+}
+
 /* Is what is in place what the newest backup has left there?  (It may also be the disk that
  * a server shows under another name.) */
 static int
@@ -434,18 +454,20 @@ check_target (const struct backup *b, const struct copytarget *t)
     : (struct repository_generation) { .number = 0 };
   const struct ontomarks_cut cut = { &b->all.end, &b->changes.end };
 
-  const bool inside = !nbduri_is (b->onto) &&
-    repository_contains (b->repository, b->onto);
+  const bool is_uri = nbduri_is (b->onto);
+  const bool inside = !is_uri && repository_contains (b->repository, b->onto);
 
-  if (inside || backupdisk_is_at (b->disk, value_of (b->a, &option_onto), b->instant)) {
+  if (inside || (!is_uri && backupdisk_has_file (b->disk, b->onto)) ||
+      backupdisk_is_at (b->disk, value_of (b->a, &option_onto), b->instant)) {
     report_error ("--onto: %s is %s", b->onto, inside ? "in the repository"
-                  : "the disk itself");
+                  : "the disk itself, or a file of it");
     errno = EINVAL;
     return -1;
   }
-  if (n == 0 || strcmp (newest.file, b->onto) != 0 || is_given (b->a, &option_full) ||
-      (newest.incomplete && b->why_full))
+  if (is_given (b->a, &option_full))
     return 0;
+  if (n == 0 || strcmp (newest.file, b->onto) != 0 || (newest.incomplete && b->why_full))
+    return refuse_image (b, t);
   return ontomarks_check (newest.marks, &t->end, b->onto,
                           newest.incomplete ? &cut : NULL);
 }

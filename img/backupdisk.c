@@ -13,9 +13,15 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <linux/loop.h>
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
@@ -270,6 +276,62 @@ backupdisk_is_at (const struct backupdisk *d, const char *uri, const char *snaps
 
   report_silence (before);
   return is;
+}
+
+/* Two names with the same place are of the same bytes. */
+struct place { dev_t dev; ino_t ino; };        /* INO 0: the device itself */
+
+/* A loop device is the file behind it.  false: there is none. */
+static bool
+find_place (const char *path, struct place *p)
+{
+  struct loop_info64 loop;
+  struct stat st;
+  int fd;
+
+  if (stat (path, &st) == -1)
+    return false;
+  *p = (struct place) { st.st_dev, st.st_ino };
+  if (!S_ISBLK (st.st_mode))
+    return true;
+  *p = (struct place) { st.st_rdev, 0 };
+  fd = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd >= 0 && ioctl (fd, LOOP_GET_STATUS64, &loop) == 0)
+    *p = loop.lo_rdevice ? (struct place) { loop.lo_rdevice, 0 }
+      : (struct place) { loop.lo_device, loop.lo_inode };
+  if (fd >= 0)
+    close (fd);
+  return true;
+}
+
+static bool
+is_place (const char *path, const struct place *p)
+{
+  struct place q;
+
+  return path && find_place (path, &q) && p->dev == q.dev && p->ino == q.ino;
+}
+
+bool
+backupdisk_has_file (const struct backupdisk *d, const char *path)
+{
+  const struct layers *layers = d->live ? NULL : disk_inside (d->disk).view->layers;
+  const json_t *inserted = d->live ? live_inserted (d->live) : NULL;
+  const json_t *image = json_object_get (inserted, "image");
+  bool has = false;
+  struct place p;
+
+  if (!find_place (path, &p))
+    return false;
+  for (unsigned i = 0; layers && i < layers_count (layers); i++)
+    has |= is_place (storage_path (layers_file (layers, i)), &p) ||
+      is_place (storage_path (layers_data_file (layers, i)), &p);
+  for (; image; image = json_object_get (image, "backing-image")) {
+    CLEANUP_FREE char *file = jsontext_bytes (jsontext_text (image, "filename"));
+
+    has |= is_place (file, &p);
+  }
+  return has;
 }
 
 /* --- reading --- */

@@ -64,6 +64,8 @@ extern int backupdisk_edit (struct backupdisk *disks, const struct backupdisk_ed
  * the internal SNAPSHOT, whose name is random. */
 extern bool backupdisk_is_at (const struct backupdisk *, const char *uri,
                               const char *snapshot);
+/* Is this file, or device, one of the disk, or does it lead to one? */
+extern bool backupdisk_has_file (const struct backupdisk *, const char *path);
 /* No other process is expected to use it. */
 extern int backupdisk_drop_snapshot (struct backupdisk *, const char *name);
 
