@@ -206,9 +206,11 @@ judge (const struct arguments *a, const struct imagefile *f, const struct check 
   const struct check_result *r = check_get_result (check);
   const struct check_layer *l = r->layers[0];
 
-  /* (This has been reported.) */
-  if (!l->parsed)
+  if (!l->parsed) {             /* (What is wrong has been reported.) */
+    if (is_given (a, &option_repair))
+      report_error ("%s: cannot be repaired; nothing was changed", f->given);
     return findings_count (l->findings, FINDING_HEADER) && is_cut_off (f) ? CORRUPT : FAILED;
+  }
   return tell (a, f, r);
 }
 

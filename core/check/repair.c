@@ -90,10 +90,10 @@ struct repair {
 static int
 refuse_repair (struct repair *r, const char *why)
 {
-  report_error ("%s: %s: %s", storage_path (r->file), r->asked ?
+  report_error ("%s: %s: %s%s", storage_path (r->file), r->asked ?
                 "cannot repair the refcounts" :
                 "the image was not closed properly and cannot be repaired, so it cannot "
-                "be changed", why);
+                "be changed", why, r->asked ? "; nothing was changed" : "");
   r->refused = true;
   errno = EUCLEAN;
   return -1;

@@ -138,6 +138,19 @@ status=0
 grep 'disk.qcow2: cannot be repaired: more is wrong than refcounts.*nothing was changed' ours.err
 cmp ours/disk.qcow2 ours/before
 
+in_both qemu-img create -q -f qcow2 -o refcount_bits=1 twice.qcow2 1M
+in_both qemu-io -f qcow2 -c 'write 0 128k' twice.qcow2
+in_both header_patch twice.qcow2 l2+8 Q 0x8000000000050000
+both_status check twice.qcow2
+[ "$status" = 2 ]
+head -c 100000 theirs/good.qcow2 > ours/short.qcow2
+for bad in twice short; do
+  (cd ours && cp $bad.qcow2 before)
+  if (cd ours && img check -r all $bad.qcow2) 2> ours.err; then fail "repaired"; fi
+  grep 'cannot .*repair.*nothing was changed' ours.err
+  cmp ours/$bad.qcow2 ours/before
+done
+
 # What cannot be checked, and why not.
 in_both qemu-img create -q -f qcow2 -u -b missing -F qcow2 lost.qcow2 1M
 both_status check lost.qcow2
