@@ -105,18 +105,26 @@ struct sources {
   int piped;                    /* the file with what came from stdin, or -1 */
 };
 
-/* A file without a name in TMPDIR.  -1: reported. */
+static const char *
+temporary_directory (void)
+{
+  const char *directory = getenv ("TMPDIR");
+
+  return directory && directory[0] ? directory : "/tmp";
+}
+
+#define OTHER_DIRECTORY "the variable TMPDIR names another directory"
+
+/* A file without a name there.  -1: reported. */
 static int
 temporary_file (const char *what)
 {
-  const char *directory = getenv ("TMPDIR");
+  const char *directory = temporary_directory ();
   int fd;
 
-  if (directory == NULL || directory[0] == '\0')
-    directory = "/tmp";
   fd = open (directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd == -1)
-    report_error ("%s: cannot make a file in %s: %m", what, directory);
+    report_error ("%s: cannot make a file in %s: %m; " OTHER_DIRECTORY, what, directory);
   return fd;
 }
 
@@ -158,8 +166,8 @@ copy_stdin (int fd)
   }
   if (n == 0 && ftruncate (fd, size) == 0)
     return 0;
-  report_error ("stdin: cannot copy it to %s: %m", getenv ("TMPDIR") ? getenv ("TMPDIR")
-                : "/tmp");
+  report_error ("stdin: cannot copy it to %s: %m; " OTHER_DIRECTORY,
+                temporary_directory ());
   return -1;
 }
 
@@ -706,9 +714,8 @@ static int
 convert_to_piped (struct wishes *w, struct newoptions *o, const struct secrets *secrets,
                   struct sources *s)
 {
-  const char *directory = getenv ("TMPDIR");
-  CLEANUP_FREE char *name = text_new ("%s/stdout.qcow2-img", directory && directory[0]
-                                      ? directory : "/tmp");
+  const char *directory = temporary_directory ();
+  CLEANUP_FREE char *name = text_new ("%s/stdout.qcow2-img", directory);
   struct imagefile *f = name ? imagefile_new (w->a, name, "qcow2", NULL) : NULL;
   struct copytarget t = { .file = NULL };
   struct storage *made = NULL;
@@ -717,6 +724,8 @@ convert_to_piped (struct wishes *w, struct newoptions *o, const struct secrets *
   if (f && open_target (w, o, secrets, s, f, &t) == 0 && copy (w, s, &t) == 0 &&
       copytarget_reopen (&t, &made) == 0)
     r = copy_to_stdout (copy_storage (made, false));
+  else if (errno == ENOSPC || errno == EFBIG)
+    report_error ("stdout: the image is made in %s first; " OTHER_DIRECTORY, directory);
   storage_close (made);
   copytarget_free (&t);
   imagefile_free (f);

@@ -164,7 +164,12 @@ same_disk ours/in2.qcow2
   # shellcheck disable=SC2002
   if cat stream | img convert -f raw -O qcow2 - ours/in3.qcow2 2> err; then fail "no limit"; fi
 )
-grep "nbdkit-qcow2-img: stdin: cannot copy it to $TMPDIR: File too large" err
+grep "nbdkit-qcow2-img: stdin: cannot copy it to $TMPDIR: File too large; .*TMPDIR" err
+(
+  ulimit -f 200
+  if img convert -S 0 -O qcow2 ours/over.qcow2 - 2> err | cat > full; then fail "no limit"; fi
+)
+grep "stdout: the image is made in $TMPDIR first; the variable TMPDIR names another" err
 nothing_left
 # shellcheck disable=SC2002
 cat ours/in.qcow2 | img convert -O qcow2 -c - - | cat > ours/out.qcow2
