@@ -312,7 +312,7 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
 
   if (e->h->has_bitmaps) {
     report_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
-                  "would not record the change", e->path);
+                  "would not record the change: remove them first", e->path);
     errno = EBUSY;
     return -1;
   }
