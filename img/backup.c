@@ -13,6 +13,10 @@
  *   4 commit   the manifest names the generation, and its bitmap
  *   5 clean    the snapshot and the old base are removed
  *
+ * In place (--onto), what was cut off after the copy began is a mixture, which only that very
+ * image can make whole: from then on the manifest names the bitmap of the instant, too.  The
+ * next backup merges the base into it, and it is the base.
+ *
  * If any of it fails, or a process is killed, the next backup finds bitmaps that belong
  * to this repository (their names begin with its id) but are not the base.  Before 4 the
  * base is the old one: what others have recorded since is merged into it, and it records
@@ -160,18 +164,37 @@ judge_later (const struct backup *b, const json_t *base)
   return records ? NULL : "the bitmap does not record";
 }
 
+static struct repository_generation
+get_newest (const struct backup *b)
+{
+  const unsigned n = repository_count (b->repository);
+
+  return n > 0 ? repository_get (b->repository, n - 1)
+    : (struct repository_generation) { .number = 0 };
+}
+
+/* Of a generation in place that was cut off, what was being copied is needed as well: an older
+ * copy of the image does not have the bitmap of that instant. */
+static const char *
+base_name (const struct repository_generation *newest)
+{
+  return newest->incomplete ? newest->copying : newest->bitmap;
+}
+
 /* Why is an incremental backup not possible?  NULL: it is. */
 static const char *
 judge (const struct backup *b)
 {
   const unsigned n = repository_count (b->repository);
-  const struct repository_generation newest = n > 0 ? repository_get (b->repository, n - 1)
-    : (struct repository_generation) { .number = 0 };
-  const json_t *base = n > 0 ? find_bitmap (b, newest.bitmap) : NULL;
+  const struct repository_generation newest = get_newest (b);
+  const char *name = base_name (&newest);
+  const json_t *base = name ? find_bitmap (b, name) : NULL;
+  const json_t *older = newest.copying ? find_bitmap (b, newest.bitmap) : NULL;
 
   return n == 0 ? "it is the first backup"
+    : newest.incomplete && name == NULL ? "a full backup was cut off"
     : base == NULL ? no_bitmap
-    : is_flag (base, "inconsistent")
+    : is_flag (base, "inconsistent") || is_flag (older, "inconsistent")
     ? "the bitmap is inconsistent: the server has ended unexpectedly"
     : b->disk->size < newest.size ? "the disk has become smaller"
     : b->onto && strcmp (b->onto, newest.file) != 0 ? "it goes to another target"
@@ -197,12 +220,15 @@ add_edit (struct edits *e, enum bitmapedit_what what, const char *name, const ch
 static void
 plan_tidy (const struct backup *b, struct edits *e)
 {
+  const struct repository_generation newest = get_newest (b);
   const json_t *base = b->base ? find_bitmap (b, b->base) : NULL, *bitmap;
   const bool merges = base && !is_flag (base, "recording");
   size_t i;
 
   json_array_foreach (b->disk->bitmaps, i, bitmap)
-    if (merges && bitmap != base && is_ours (b, bitmap) && is_flag (bitmap, "recording"))
+    if (base && bitmap != base && is_ours (b, bitmap) &&
+        ((merges && is_flag (bitmap, "recording")) ||
+         (newest.copying && strcmp (jsontext_text (bitmap, "name"), newest.bitmap) == 0)))
       add_edit (e, BITMAP_MERGE, b->base, jsontext_text (bitmap, "name"));
   if (merges)
     add_edit (e, BITMAP_ENABLE, b->base, NULL);
@@ -229,7 +255,7 @@ drop_snapshots (const struct backup *b)
 static int
 tidy (struct backup *b)
 {
-  const unsigned n = repository_count (b->repository);
+  const struct repository_generation newest = get_newest (b);
   struct edits e = { .n = 0 };
   int r;
 
@@ -239,7 +265,7 @@ tidy (struct backup *b)
   free (b->base);
   b->base = NULL;
   if (b->why_full == NULL) {
-    b->base = strdup (repository_get (b->repository, n - 1).bitmap);
+    b->base = strdup (base_name (&newest));
     if (b->base == NULL)
       return no_memory (b);
   }
@@ -450,8 +476,7 @@ static int
 check_target (const struct backup *b, const struct copytarget *t)
 {
   const unsigned n = repository_count (b->repository);
-  const struct repository_generation newest = n > 0 ? repository_get (b->repository, n - 1)
-    : (struct repository_generation) { .number = 0 };
+  const struct repository_generation newest = get_newest (b);
   const struct ontomarks_cut cut = { &b->all.end, &b->changes.end };
 
   const bool is_uri = nbduri_is (b->onto);
@@ -481,7 +506,7 @@ open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
   if (b->onto == NULL)
     return copytarget_new (t, f, o, b->g.size);
   return copytarget_old (t, f, false, b->g.size) == -1 || check_target (b, t) == -1 ? -1
-    : repository_begin_onto (b->repository);
+    : repository_begin_onto (b->repository, b->why_full ? NULL : b->base, b->instant);
 }
 
 /* By what is known what is in place; other generations have files. */

@@ -180,6 +180,7 @@ repository_get (const struct repository *r, unsigned i)
     x.file = text_of (g, "onto");
   x.marks = json_object_get (g, "marks");
   x.incomplete = json_is_true (json_object_get (g, "incomplete"));
+  x.copying = x.incomplete ? text_of (g, "copying") : NULL;
   x.raw = x.onto || (is_generation (x.file, &x.raw) && x.raw);
   if (x.backing)
     is_generation (x.backing, &x.raw_backing);
@@ -435,12 +436,14 @@ repository_replace (struct repository *r, const struct repository_generation *g)
 }
 
 int
-repository_begin_onto (struct repository *r)
+repository_begin_onto (struct repository *r, const char *base, const char *copying)
 {
-  json_t *list = json_deep_copy (generations (r));
+  json_t *list = json_deep_copy (generations (r)), *g = json_array_get (list, 0);
 
-  if (json_array_size (list) > 0 &&
-      json_object_set_new (json_array_get (list, 0), "incomplete", json_true ()) == -1) {
+  json_object_del (g, "copying");
+  if (g && (json_object_set_new (g, "incomplete", json_true ()) == -1 ||
+            (base && (json_object_set_new (g, "bitmap", json_string (base)) == -1 ||
+                      json_object_set_new (g, "copying", json_string (copying)) == -1)))) {
     json_decref (list);
     list = NULL;
   }

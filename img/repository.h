@@ -41,6 +41,8 @@ struct repository_generation {
   const char *file;             /* without its directory; ONTO: absolute, or a URI */
   bool onto;                    /* it is the only one, and written in place */
   bool incomplete;              /* and that was cut off: it must not be relied on */
+  const char *copying;          /* INCOMPLETE: the bitmap of the instant that was being copied;
+                                   NULL: by a full backup */
   const json_t *marks;          /* see ontomarks.c; NULL: none */
   bool raw;
   const char *backing;          /* the file below it; NULL: it is complete by itself */
@@ -67,8 +69,10 @@ extern uint64_t repository_next (const struct repository *);
 extern int repository_add (struct repository *, const struct repository_generation *);
 /* The same, in place of all that there are. */
 extern int repository_replace (struct repository *, const struct repository_generation *);
-/* From now on the newest one, if there is one, is incomplete. */
-extern int repository_begin_onto (struct repository *);
+/* From now on the newest one, if there is one, is incomplete.  What BASE has recorded is
+ * copied, and the bitmap COPYING records on; BASE == NULL: all is copied. */
+extern int repository_begin_onto (struct repository *, const char *base,
+                                  const char *copying);
 /* Forgets the oldest one.  Its file stays, as long as others need it; then the next one is
  * to be merged into it. */
 extern int repository_forget (struct repository *);
