@@ -106,6 +106,7 @@ struct backup {
   char *onto;                   /* where it is written in place, without secrets; or NULL */
   uint64_t rate;
   unsigned removed;             /* older ones */
+  bool unpruned;                /* but not all of them */
   bool taken;                   /* the image may have something for it */
 };
 
@@ -120,6 +121,7 @@ no_memory (const struct backup *b)
 /* --- what is in the image --- */
 
 static const char no_bitmap[] = "the image does not have the bitmap of the newest backup";
+static const char was_asked[] = "--full was given";
 
 static bool
 is_ours (const struct backup *b, const json_t *thing)
@@ -433,6 +435,7 @@ name_file (struct backup *b, bool raw)
   b->g.number = repository_next (b->repository);
   b->g.size = round_up (b->all.end.size, SECTOR);
   b->g.raw = raw;
+  b->g.estranged = b->why_full == no_bitmap;
   if (b->onto) {
     b->g.onto = true;
     b->g.file = b->file = strdup (b->onto);
@@ -619,7 +622,7 @@ begin_backup (struct backup *b)
   if (tidy (b) == -1)
     return -1;
   if (b->why_full == NULL && is_given (b->a, &option_full))
-    b->why_full = "--full was given";
+    b->why_full = was_asked;
   return 0;
 }
 
@@ -670,16 +673,31 @@ back_up (struct backup *all, unsigned n)
   return 0;
 }
 
+static bool
+mixes_disks (const struct repository *r)
+{
+  for (unsigned i = 1; i < repository_count (r); i++)
+    if (repository_get (r, i).estranged)
+      return true;
+  return false;
+}
+
 /* The new generation may be in another file by now. */
 static int
 prune_one (struct backup *b, uint64_t keep)
 {
-  const int r = prune (b->a, b->repository, keep, is_given (b->a, &option_verify),
-                       &b->removed);
-  char *file = repository_path (
-    b->repository,
-    repository_get (b->repository, repository_count (b->repository) - 1).file);
+  char *file;
+  int r;
 
+  if (repository_count (b->repository) > keep && b->why_full != was_asked &&
+      mixes_disks (b->repository)) {
+    report_error ("%s: --keep: nothing was removed, because older backups may be of another "
+                  "disk; --full together with --keep removes them", b->disk->name);
+    return 0;
+  }
+  r = prune (b->a, b->repository, keep, is_given (b->a, &option_verify), &b->removed);
+  b->unpruned = r == -1;
+  file = repository_path (b->repository, get_newest (b).file);
   if (file == NULL)
     return -1;
   free (b->file);
@@ -697,11 +715,7 @@ prune_all (struct backup *all, unsigned n, uint64_t keep)
     return 0;
   progress_begin (all[0].a, wants_json (all[0].a));
   for (unsigned i = 0; r == 0 && i < n; i++)
-    if (all[i].why_full == no_bitmap)
-      report_error ("%s: --keep: nothing was removed, because this may be another disk than "
-                    "that of the older backups", all[i].disk->name);
-    else
-      r = prune_one (&all[i], keep);
+    r = prune_one (&all[i], keep);
   progress_end (r == 0);
   return r;
 }
@@ -745,6 +759,9 @@ tell (const struct backup *all, unsigned n)
             b->why_full ? ")" : "");
     if (b->removed > 0)
       printf ("%s: older backups removed: %u\n", b->disk->name, b->removed);
+    if (b->unpruned)
+      printf ("%s: this backup is complete, but older ones were not merged\n",
+              b->disk->name);
   }
   return EXIT_SUCCESS;
 }

@@ -2,8 +2,8 @@
  *
  * How do old generations go, without the others?
  *
- * The oldest one first.  If the next one is complete by itself, the file of the oldest is
- * removed.  Otherwise the next one lies over it, and is merged into it:
+ * Those below one that is complete by itself at once: their files are removed.  Otherwise the
+ * oldest one first: the next one lies over it, and is merged into it:
  *
  *   1  the manifest drops the oldest generation, and what it knows of files that are about
  *      to change; its file stays
@@ -105,9 +105,19 @@ merge (const struct arguments *a, struct repository *r, bool sum)
 static int
 forget (struct repository *r)
 {
-  const bool merges = repository_count (r) > 1 && repository_get (r, 1).backing;
+  return generationfile_check (r, 1, false) == -1 ? -1 : repository_forget (r, 1);
+}
 
-  return merges && generationfile_check (r, 1, false) == -1 ? -1 : repository_forget (r);
+/* How many can go at once, because the next one needs none of them? */
+static unsigned
+count_spare (const struct repository *r, uint64_t keep)
+{
+  const unsigned n = repository_count (r);
+  unsigned spare = n > keep ? n - keep : 0;
+
+  while (spare > 0 && repository_get (r, spare).backing)
+    spare--;
+  return spare;
 }
 
 int
@@ -115,10 +125,14 @@ prune (const struct arguments *a, struct repository *r, uint64_t keep, bool sum,
        unsigned *removed)
 {
   const unsigned before = repository_count (r);
+  unsigned spare;
   int result = 0;
 
   while (result == 0) {
-    if (repository_get (r, 0).backing)
+    spare = count_spare (r, keep);
+    if (spare > 0)
+      result = repository_forget (r, spare);
+    else if (repository_get (r, 0).backing)
       result = merge (a, r, sum);
     else if (repository_count (r) > keep)
       result = forget (r);

@@ -180,6 +180,7 @@ repository_get (const struct repository *r, unsigned i)
     x.file = text_of (g, "onto");
   x.marks = json_object_get (g, "marks");
   x.incomplete = json_is_true (json_object_get (g, "incomplete"));
+  x.estranged = json_is_true (json_object_get (g, "estranged"));
   x.copying = x.incomplete ? text_of (g, "copying") : NULL;
   x.raw = x.onto || (is_generation (x.file, &x.raw) && x.raw);
   if (x.backing)
@@ -414,6 +415,8 @@ add_to (struct repository *r, json_t *list, const struct repository_generation *
 
   if (g->backing)
     x = jsontext_add (x, { "backing", jsontext_string (g->backing) });
+  if (g->estranged)
+    x = jsontext_add (x, { "estranged", json_true () });
   if (g->marks)
     x = jsontext_add (x, { "marks", json_incref ((json_t *) g->marks) });
   if (!set_file (x, g)) {
@@ -451,12 +454,13 @@ repository_begin_onto (struct repository *r, const char *base, const char *copyi
 }
 
 int
-repository_forget (struct repository *r)
+repository_forget (struct repository *r, unsigned n)
 {
   const struct repository_generation unknown = { .sum = NULL };
   json_t *list = json_deep_copy (generations (r));
 
-  json_array_remove (list, 0);
+  for (unsigned i = 0; i < n; i++)
+    json_array_remove (list, 0);
   /* It is about to be merged: its file may change, and the next one's will. */
   if (json_object_get (json_array_get (list, 0), "backing"))
     for (unsigned i = 0; i < 2; i++)
@@ -648,6 +652,7 @@ repository_abandon (struct repository *r)
 
   if (!r->new || repository_count (r) > 0)
     return;
+  each_file (r, sweep_file);    /* there was none before */
   for (unsigned i = 0; i < sizeof files / sizeof files[0]; i++) {
     CLEANUP_FREE char *file = repository_path (r, files[i]);
 

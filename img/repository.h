@@ -44,6 +44,7 @@ struct repository_generation {
   const char *copying;          /* INCOMPLETE: the bitmap of the instant that was being copied;
                                    NULL: by a full backup */
   const json_t *marks;          /* see ontomarks.c; NULL: none */
+  bool estranged;               /* the disk may be another one than that of older ones */
   bool raw;
   const char *backing;          /* the file below it; NULL: it is complete by itself */
   bool raw_backing;
@@ -73,9 +74,9 @@ extern int repository_replace (struct repository *, const struct repository_gene
  * copied, and the bitmap COPYING records on; BASE == NULL: all is copied. */
 extern int repository_begin_onto (struct repository *, const char *base,
                                   const char *copying);
-/* Forgets the oldest one.  Its file stays, as long as others need it; then the next one is
- * to be merged into it. */
-extern int repository_forget (struct repository *);
+/* Forgets the oldest N ones.  A file of them stays, as long as others need it; then the next
+ * one is to be merged into it. */
+extern int repository_forget (struct repository *, unsigned n);
 /* The OLDEST one is now in the file below it, and the NEXT one, or NULL, lies over that:
  * what is known of their files. */
 extern int repository_merge (struct repository *,
