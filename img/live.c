@@ -522,20 +522,24 @@ no_uri (const char *name, const char *why)
   return -1;
 }
 
-int
-live_find_server (struct live *l, const char *name, const char *device, const char *nbd,
-                  char **uri, char **prefix)
+/* SNAPSHOT: NULL, or: *PREFIX is the export of that internal snapshot. */
+static int
+find_export (struct live *l, const char *name, const char *device, const char *snapshot,
+             const char *nbd, char **uri, char **prefix)
 {
+  json_t *arguments = jsontext_object ({ "device", jsontext_string (device) });
   const char *there, *export;
   json_t *where;
 
   if (nbd && !nbduri_is (nbd)) {
     report_error ("--nbd: '%s' is not an NBD URI", nbd);
     errno = EINVAL;
+    json_decref (arguments);
     return -1;
   }
-  if (live_ask (l, "x-query-nbd-export", jsontext_object (
-        { "device", jsontext_string (device) }), &where) == -1)
+  if (snapshot)
+    arguments = jsontext_add (arguments, { "snapshot", jsontext_string (snapshot) });
+  if (live_ask (l, "x-query-nbd-export", arguments, &where) == -1)
     return -1;
   there = nbd ? nbd : json_string_value (json_object_get (where, "uri"));
   export = json_string_value (json_object_get (where, "export"));
@@ -546,6 +550,13 @@ live_find_server (struct live *l, const char *name, const char *device, const ch
     return no_uri (name, "the server does not know on which socket it can be reached: "
                    "--nbd URI says it");
   return *prefix && *uri ? 0 : no_memory (l);
+}
+
+int
+live_find_server (struct live *l, const char *name, const char *device, const char *nbd,
+                  char **uri, char **prefix)
+{
+  return find_export (l, name, device, NULL, nbd, uri, prefix);
 }
 
 char *
@@ -563,13 +574,13 @@ live_uri (const char *name, const char *uri, const char *prefix, const char *exp
 }
 
 char *
-live_export (struct live *l, const struct arguments *a, const char *export)
+live_export (struct live *l, const struct arguments *a, const char *snapshot)
 {
-  CLEANUP_FREE char *uri = NULL, *prefix = NULL;
+  CLEANUP_FREE char *uri = NULL, *export = NULL;
 
-  return live_find_server (l, a->operands[0], l->device, value_of (a, &option_nbd), &uri,
-                           &prefix) == -1 ? NULL
-    : live_uri (a->operands[0], uri, prefix, export);
+  return find_export (l, a->operands[0], l->device, snapshot, value_of (a, &option_nbd),
+                      &uri, &export) == -1 ? NULL
+    : live_uri (a->operands[0], uri, export, "");
 }
 
 /* --- what is below it --- */

@@ -43,9 +43,10 @@ extern int live_find_server (struct live *, const char *name, const char *device
 /* The URI of an export there.  NULL: reported. */
 extern char *live_uri (const char *name, const char *uri, const char *prefix,
                        const char *export);
-/* Both, for EXPORT of the disk in use.  The option --nbd, if it is given, is the address. */
+/* Both, for the disk in use, or (not NULL) its internal SNAPSHOT, a name or an id as without
+ * a server.  The option --nbd, if it is given, is the address. */
 extern const struct option option_nbd;
-extern char *live_export (struct live *, const struct arguments *, const char *export);
+extern char *live_export (struct live *, const struct arguments *, const char *snapshot);
 
 /* The only command that starts a job which is no block job. */
 #define LIVE_AMEND "x-blockdev-amend"

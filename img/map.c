@@ -252,10 +252,9 @@ run (const struct arguments *a)
 static int
 run_live (const struct arguments *a, struct live *l)
 {
-  const char *snapshot = value_of (a, &option_snapshot);
   struct part p = { .json = wants_json (a) };
   CLEANUP_FREE char *uri = parse_part (a, &p) == -1 ? NULL
-    : live_export (l, a, snapshot ? snapshot : "");
+    : live_export (l, a, value_of (a, &option_snapshot));
 
   return map (a, &p, uri ? imagefile_new (a, uri, "raw", NULL) : NULL, NULL)
     == EXIT_SUCCESS ? 0 : -1;

@@ -6,6 +6,9 @@
  * of a socket on which this server listens for clients, if it knows one (ownsockets.c).  Of
  * several, a Unix socket is chosen before others.
  *
+ * The export of an internal snapshot is called "snapshot.id=ID": whatever snapshots are called,
+ * no layer or bitmap has such a name.
+ *
  * Locks: none.
  */
 
@@ -16,13 +19,16 @@
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/report.h"
+#include "util/text.h"
 #include "storage/nbduri.h"
+#include "image/snapshot.h"
 #include "plugin/ownsockets.h"
 #include "plugin/qmptarget.h"
 #include "plugin/qmpwhere.h"
 
 const struct qmparg qmpwhere_arguments[] = {
-  { "device", QMPARG_STRING, false }, { .key = NULL }
+  { "device", QMPARG_STRING, false }, { "snapshot", QMPARG_STRING, true }, { .key = NULL }
 };
 
 struct places {
@@ -67,6 +73,80 @@ take (void *opaque, int fd, int copy, const union ownsocket_address *own)
   p->local = local;
 }
 
+/* --- snapshots --- */
+
+static bool
+is_in (struct storage *file, const struct header *h, const char *name)
+{
+  struct snapshots all;
+  const bool before = report_silence (true);
+  const bool found = snapshots_list (file, h, &all) == 0 && snapshots_find (&all, name);
+
+  report_silence (before);
+  snapshots_free (&all);
+  return found;
+}
+
+/* After an external snapshot, the internal ones are in the image below. */
+static void
+refuse_snapshot (struct disk *disk, const char *name, struct qmp_error *e)
+{
+  const struct layers *layers = disk_inside (disk).view->layers;
+  const char *path = storage_path (layers_file (layers, 0));
+
+  for (unsigned i = 1; i < layers_count (layers); i++)
+    if (layers_header (layers, i) &&
+        is_in (layers_file (layers, i), layers_header (layers, i), name)) {
+      qmp_refuse (e, "There is no snapshot '%s' in %s; there is one in the file below it, "
+                  "which can be read without this server: %s", name, path,
+                  storage_path (layers_file (layers, i)));
+      return;
+    }
+  qmp_refuse (e, "There is no snapshot '%s' in %s", name, path);
+}
+
+/* The export of the snapshot that the user calls NAME.  NULL: refused. */
+static char *
+find_snapshot (struct disk *disk, const char *name, struct qmp_error *e)
+{
+  const struct image *image = disk_inside (disk).view->image;
+  const struct snapshots *all = &image->snapshots;
+  const struct snapshot *s = snapshots_find (all, name);
+  char *export;
+
+  if (s == NULL) {
+    refuse_snapshot (disk, name, e);
+    return NULL;
+  }
+  report_watch ();
+  if (qmp_refuse_unless (!snapshots_differ (storage_path (image->file), all, name), e) == -1)
+    return NULL;
+  export = text_new ("snapshot.id=%s", s->id);
+  if (export && snapshots_find (all, export) == s)
+    return export;
+  qmp_refuse (e, export ? "Another snapshot has the id or the name of snapshot '%s'"
+              : "out of memory", name);
+  free (export);
+  return NULL;
+}
+
+/* What a client asks for.  (A node of a directory is called IMAGE/node0.)  NULL: refused. */
+static char *
+choose_export (const struct qmp_host *host, struct disk *disk, const char *device,
+               const char *snapshot, struct qmp_error *e)
+{
+  const int len = host->dir ? strcspn (device, "/") : 0;
+  CLEANUP_FREE char *found = snapshot ? find_snapshot (disk, snapshot, e) : NULL;
+  char *name;
+
+  if (snapshot && found == NULL)
+    return NULL;
+  name = text_new ("%.*s%s%s", len, device, found && len ? "/" : "", found ? found : "");
+  if (name == NULL)
+    qmp_refuse (e, "out of memory");
+  return name;
+}
+
 json_t *
 qmpwhere_query (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e)
 {
@@ -78,13 +158,17 @@ qmpwhere_query (const struct qmp_host *host, const json_t *arguments, struct qmp
 
   if (qmptarget_need (host, device, &target, e) == -1)
     return NULL;
-  /* (A node of a directory is called IMAGE/node0.) */
-  name = host->dir ? strndup (device, strcspn (device, "/")) : strdup ("");
+  if (target.layer > 0)
+    qmp_refuse (e, "Node '%s' is not the top of its disk", device);
+  else
+    name = choose_export (host, target.disk, device, qmpargs_text (arguments, "snapshot"), e);
   p.export = name;
   if (name)
     ownsockets_each (take, &p, true);
   qmptarget_leave (&target);
-  answer = jsontext_object ({ "export", name ? jsontext_string (name) : NULL });
+  if (name == NULL)
+    return NULL;
+  answer = jsontext_object ({ "export", jsontext_string (name) });
   if (p.uri)
     answer = jsontext_add (answer, { "uri", jsontext_string (p.uri) });
   free (p.uri);
