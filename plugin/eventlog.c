@@ -10,12 +10,18 @@
  * file was moved away (logrotate), a new one is made.  If that is not possible, the old
  * one goes on.  A file that does not begin as a log does is not touched: it may be a disk.
  *
- * Nobody waits for the log: a line that cannot be written at once is lost.  The first such
- * failure in a row is reported.  Clients and images may come in any number, so no more
- * than MOST lines are written in a minute, those about connections and others apart; then
- * one says how many were left out.
+ * Nobody waits for the log: a thread writes the lines, in their order.  (Before it is
+ * started, nobody is served.)  QUEUE bytes of lines may wait for it, and at the end it gets
+ * a short time for them.  The first failure in a row is reported, and so are the warnings
+ * about images that it loses.
  *
- * Locks: `lock' guards all of it, and is taken last; but errors are reported without it.
+ * Clients and images may come in any number, so no more than MOST lines are written in a
+ * minute, of each level, and of those about connections and others apart: what clients
+ * cause does not push out what has happened to an image.  At the end of the minute, one
+ * line says how many were left out.
+ *
+ * Locks: `lock' guards what is not said to be another's, and is taken last; no file is
+ * used, and nothing is reported, with it.
  */
 
 #include <config.h>
@@ -36,9 +42,11 @@
 #include "util/jsontext.h"
 #include "util/report.h"
 #include "plugin/eventlog.h"
+#include "plugin/writer.h"
 
 #define MOST 600
 #define MINUTE_MS 60000
+#define QUEUE (1 << 20)
 /* Bytes of a string. */
 #define MOST_TEXT 1024
 
@@ -49,25 +57,45 @@ static const char *const words[] = {
 /* Lines of one sort. */
 struct lines {
   int64_t since_ms;             /* of the minute */
-  uint64_t n, omitted;          /* in it */
+  uint64_t n, omitted;          /* in it; or omitted before it, and not yet said */
+};
+
+/* One that waits to be written. */
+struct line {
+  struct line *next;
+  bool matters;                 /* if it cannot be written, it is reported */
+  size_t len;
+  char text[];
 };
 
 static struct {
+  pthread_mutex_t early;        /* of threads that write without the one for that */
   pthread_mutex_t lock;
-  const char *path;             /* constant while the log is open, as are json, level */
-  bool json;
-  enum eventlog_level level;
+  pthread_cond_t wake;          /* a line, or the end */
+  bool json;                    /* constant while the log is open */
+  enum eventlog_level level;    /* the same */
+  struct lines lines[2][EVENTLOG_INFO + 1];     /* of others, and of connections */
+  struct line *first, **end;
+  size_t waiting;               /* their bytes */
+  bool ending;                  /* nobody waits for more lines */
+
+  bool started;                 /* constant while the server serves, as is: */
+  pthread_t thread;
+  /* The thread's; before it is started, the caller's. */
+  char *path;
   int fd;
-  struct lines client, other;
   bool cut;                     /* the last line has no end */
   bool failed;                  /* reported */
-} e = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1 };
+} e = {
+  .early = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1,
+};
 
 static atomic_bool is_open;
 
 /* --- the file --- */
 
-/* How a line begins, in both formats; 0 is any digit. */
+/* How a line begins, in both formats; 0 is any digit.  (No file begins with less: each
+ * line is one write.) */
 static bool
 begins_as_log (const char *bytes, size_t n)
 {
@@ -80,7 +108,7 @@ begins_as_log (const char *bytes, size_t n)
            (begins[b][i] == '0' ? bytes[i] >= '0' && bytes[i] <= '9'
             : bytes[i] == begins[b][i]))
       i++;
-    if (i == n || begins[b][i] == '\0')
+    if (n == 0 || begins[b][i] == '\0')
       return true;
   }
   return false;
@@ -109,10 +137,13 @@ why_not (int fd)
 static int
 open_file (const char **why)
 {
-  const int fd = open (e.path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY |
-                       O_NONBLOCK, 0640);
+  const int flags = O_RDWR | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  int fd = open (e.path, flags);
 
-  *why = fd == -1 ? strerror (errno) : why_not (fd);
+  /* O_EXCL: not what a symbolic link names, which may be anywhere. */
+  if (fd == -1 && errno == ENOENT)
+    fd = open (e.path, flags | O_CREAT | O_EXCL, 0640);
+  *why = fd >= 0 ? why_not (fd) : errno == EEXIST ? "a link to nothing" : strerror (errno);
   if (fd == -1 || *why == NULL)
     return fd;
   close (fd);
@@ -205,36 +236,131 @@ print (enum eventlog_level level, const char *event, json_t *members, FILE *fp)
   return jsontext_print (line, 0, fp);
 }
 
-/* Returns NULL, or why it was not written.  Frees MEMBERS. */
-static const char *
-write_line (enum eventlog_level level, const char *event, json_t *members)
+/* The caller frees the result.  NULL on ENOMEM.  Frees MEMBERS. */
+static struct line *
+compose (enum eventlog_level level, const char *event, json_t *members)
 {
   CLEANUP_FREE char *text = NULL;
   size_t len;
   FILE *const fp = members ? open_memstream (&text, &len) : NULL;
   int r = fp ? print (level, event, members, fp) : -1;
+  struct line *line = NULL;
 
   json_decref (members);
   if (fp)
     r |= ferror (fp) | fclose (fp);
   for (char *end = r ? NULL : strchr (text, '\n'); end && end[1]; end = strchr (end, '\n'))
     *end = ' ';
-  return r ? strerror (ENOMEM) : put_line (text, len);
+  if (r == 0)
+    line = malloc (sizeof *line + len);
+  if (line) {
+    *line = (struct line) { .len = len };
+    memcpy (line->text, text, len);
+  }
+  return line;
 }
 
-/* --- how many? --- */
+/* Writes it, and frees it. */
+static void
+write_line (struct line *line)
+{
+  const char *const unnamed = follow_name (), *const lost = put_line (line->text, line->len);
+  const char *const why = lost ? lost : unnamed;
 
-/* A minute has ended: what was left out in it? */
-static const char *
+  if (why && !e.failed)
+    report_error ("log=%s: %s: %s", e.path,
+                  lost ? "cannot write" : "cannot use the file of this name", why);
+  e.failed = why != NULL;
+  if (lost && line->matters)
+    report_error ("%.*s", (int) line->len - 1, line->text);
+  free (line);
+}
+
+/* --- the thread --- */
+
+/* Called with the lock held, as all until next_line.  LINE may be NULL.  False: it is
+ * lost, and freed. */
+static bool
+append (struct line *line)
+{
+  if (line == NULL || e.waiting + line->len > QUEUE) {
+    free (line);
+    return false;
+  }
+  e.waiting += line->len;
+  *e.end = line;
+  e.end = &line->next;
+  pthread_cond_signal (&e.wake);
+  return true;
+}
+
+/* The minute has ended: what was left out in it? */
+static void
 end_minute (struct lines *l, int64_t now)
 {
-  const uint64_t omitted = l->omitted;
+  const size_t sort = l - e.lines[0], levels = EVENTLOG_INFO + 1;
 
-  *l = (struct lines) { .since_ms = now };
-  return omitted == 0 ? NULL : write_line (EVENTLOG_WARNING, "omitted", jsontext_object (
-    { "lines", jsontext_number (omitted) },
-    { "about", jsontext_string (l == &e.client ? "connections" : "images") }));
+  if (l->omitted && append (compose (EVENTLOG_WARNING, "omitted", jsontext_object (
+        { "lines", jsontext_number (l->omitted) },
+        { "about", jsontext_string (sort >= levels ? "connections" : "images") },
+        { "of", jsontext_string (words[sort % levels]) }))))
+    l->omitted = 0;
+  l->since_ms = now;
+  l->n = 0;
 }
+
+/* Ends each minute that is over; of those in which lines were left out, *NEXT is when the
+ * first one of the others is.  ALL: they are all over. */
+static void
+end_minutes (int64_t now, bool all, int64_t *next)
+{
+  struct lines *const end = e.lines[0] + sizeof e.lines / sizeof (struct lines);
+
+  *next = INT64_MAX;
+  for (struct lines *l = e.lines[0]; l < end; l++) {
+    if (l->omitted && (all || now >= l->since_ms + MINUTE_MS))
+      end_minute (l, now);
+    if (l->omitted && l->since_ms + MINUTE_MS < *next)
+      *next = l->since_ms + MINUTE_MS;
+  }
+}
+
+/* Waits for one.  NULL: that was the last one. */
+static struct line *
+next_line (void)
+{
+  LOCK_FOR_BLOCK (&e.lock);
+  struct line *line;
+  int64_t next;
+
+  while (end_minutes (clock_ms (), false, &next), e.first == NULL && !e.ending) {
+    const struct timespec ts = { next / 1000, next % 1000 * 1000000 };
+
+    if (next == INT64_MAX)
+      pthread_cond_wait (&e.wake, &e.lock);
+    else
+      pthread_cond_timedwait (&e.wake, &e.lock, &ts);
+  }
+  line = e.first;
+  if (line == NULL)
+    return NULL;
+  e.waiting -= line->len;
+  e.first = line->next;
+  if (e.first == NULL)
+    e.end = &e.first;
+  return line;
+}
+
+static void *
+write_lines (void *unused)
+{
+  (void) unused;
+  for (struct line *line; (line = next_line ()) != NULL; )
+    write_line (line);
+  return NULL;
+}
+
+/* --- events --- */
 
 static bool
 has_room (struct lines *l)
@@ -243,50 +369,61 @@ has_room (struct lines *l)
 
   if (l->since_ms == 0 || now >= l->since_ms + MINUTE_MS)
     end_minute (l, now);
-  l->omitted += l->n == MOST;
-  return l->n < MOST && ++l->n;
+  return l->n < MOST;
 }
 
-static void
-write_one (struct lines *l, enum eventlog_level level, const char *event,
-           json_t *members)
+/* With the lock held.  Frees MEMBERS.  False: it is left out. */
+static bool
+add_line (struct lines *l, enum eventlog_level level, const char *event, json_t *members)
+{
+  const bool has = has_room (l);
+  struct line *const line = has ? compose (level, event, members) : NULL;
+
+  if (!has)
+    json_decref (members);
+  if (line)
+    line->matters = l == &e.lines[0][EVENTLOG_WARNING];
+  if (append (line)) {
+    l->n++;
+    return true;
+  }
+  l->omitted++;
+  return false;
+}
+
+static bool
+write_one (bool client, enum eventlog_level level, const char *event, json_t *members)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  const char *why = NULL, *lost = NULL;
-  bool tell = false;
+  bool added;
 
   if (!eventlog_is_open () || level > e.level) {
     json_decref (members);
-    return;
+    return false;
   }
   {
     LOCK_FOR_BLOCK (&e.lock);
 
-    why = follow_name ();
-    if (has_room (l))
-      lost = write_line (level, event, members);
-    else
-      json_decref (members);
-    if (lost)
-      why = lost;
-    tell = why && !e.failed;
-    e.failed = why != NULL;
+    added = add_line (&e.lines[client][level], level, event, members);
   }
-  if (tell)
-    report_error ("log=%s: %s: %s", e.path,
-                  lost ? "cannot write" : "cannot use the file of this name", why);
+  if (!e.started) {
+    LOCK_FOR_BLOCK (&e.early);
+
+    write_lines (NULL);
+  }
+  return added;
 }
 
-void
+bool
 eventlog_write (enum eventlog_level level, const char *event, json_t *members)
 {
-  write_one (&e.other, level, event, members);
+  return write_one (false, level, event, members);
 }
 
 void
 eventlog_write_client (enum eventlog_level level, const char *event, json_t *members)
 {
-  write_one (&e.client, level, event, members);
+  write_one (true, level, event, members);
 }
 
 json_t *
@@ -315,29 +452,63 @@ eventlog_open (const char *path, bool json, enum eventlog_level level)
 
   if (path == NULL)
     return 0;
-  e.path = path;
+  e.path = strdup (path);
   e.json = json;
   e.level = level;
-  e.client = e.other = (struct lines) { .n = 0 };
+  memset (e.lines, 0, sizeof e.lines);
+  e.end = &e.first;
   e.cut = e.failed = false;
-  e.fd = strcmp (path, EVENTLOG_STDERR) == 0 ? STDERR_FILENO : open_file (&why);
+  e.ending = true;
+  writer_condition (&e.wake);
+  e.fd = e.path == NULL ? -1
+    : strcmp (path, EVENTLOG_STDERR) == 0 ? STDERR_FILENO : open_file (&why);
   if (e.fd == -1) {
-    report_error ("log=%s: %s", path, why);
+    report_error ("log=%s: %s", path, why ? why : strerror (ENOMEM));
+    free (e.path);
     return -1;
   }
   is_open = true;
   return 0;
 }
 
-void
-eventlog_close (void)
+int
+eventlog_start (void)
 {
   if (!eventlog_is_open ())
+    return 0;
+  e.ending = false;
+  e.started = writer_start (&e.thread, write_lines, NULL) == 0;
+  e.ending = !e.started;
+  return e.started ? 0 : -1;
+}
+
+void
+eventlog_close (enum eventlog_level level, const char *event, json_t *members)
+{
+  int64_t next;
+
+  if (!eventlog_is_open ()) {
+    json_decref (members);
     return;
-  end_minute (&e.client, 0);
-  end_minute (&e.other, 0);
+  }
+  {
+    LOCK_FOR_BLOCK (&e.lock);
+
+    end_minutes (0, true, &next);
+  }
+  eventlog_write (level, event, members);
   is_open = false;
+  if (e.started) {
+    pthread_mutex_lock (&e.lock);
+    e.ending = true;
+    pthread_cond_signal (&e.wake);
+    pthread_mutex_unlock (&e.lock);
+    if (!writer_end (e.thread))
+      return;
+  }
+  e.started = false;
   if (e.fd != STDERR_FILENO)
     close (e.fd);
   e.fd = -1;
+  free (e.path);
 }

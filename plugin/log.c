@@ -63,7 +63,6 @@ report_log (enum report_event what, const char *path, const char *text)
 
   if (!eventlog_is_open ())
     return false;
-  eventlog_write (events[what].level, events[what].word, jsontext_object (
+  return eventlog_write (events[what].level, events[what].word, jsontext_object (
     { "image", eventlog_text (path) }, { "text", eventlog_text (text) }));
-  return true;
 }

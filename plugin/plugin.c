@@ -112,6 +112,25 @@ close_control (void)
   qmptarget_free_nodes (&nodes);
 }
 
+static json_t *
+describe_server (void)
+{
+  return !eventlog_is_open () ? NULL : jsontext_object (
+    { "image", eventlog_text (params.options.path) },
+    { "pid", json_integer (getpid ()) },
+    { "version", jsontext_string (PACKAGE_VERSION) });
+}
+
+/* Before it serves.  WHY, or NULL: what was reported. */
+static void
+log_failed_start (const char *why)
+{
+  json_t *const server = describe_server ();
+
+  eventlog_close (EVENTLOG_ERROR, "start-failed", server == NULL ? NULL : jsontext_add (
+    server, { "text", eventlog_text (why ? why : "") }));
+}
+
 static void
 qcow2_unload (void)
 {
@@ -119,7 +138,7 @@ qcow2_unload (void)
     signal (SIGXFSZ, SIG_DFL);
   ending_stop ();               /* the server did not start */
   close_control ();
-  eventlog_close ();
+  log_failed_start (NULL);
   params_free (&params);
 }
 
@@ -233,13 +252,6 @@ describe_stats (void)
   return stats_describe (&s);
 }
 
-/* Writes the file of stats=, if it was given. */
-static int
-publish_stats (void)
-{
-  return stats_file ? stats_write (stats_file) : 0;
-}
-
 static void
 publish_news (void)
 {
@@ -340,23 +352,26 @@ get_ready (void)
   if (disk)
     most = newimage_full_size_of (&disk_inside (disk).view->image->header);
   return check_stats () == -1 || open_iostats () == -1 || open_stats () == -1 ||
-    open_control () == -1 ? -1 : publish_stats ();
+    open_control () == -1 ? -1 : stats_file ? stats_write (stats_file) : 0;
 }
 
 static int
 qcow2_get_ready (void)
 {
+  CLEANUP_FREE char *why = NULL;
   int r;
 
   share_heap ();
+  report_watch ();
   r = get_ready ();
+  why = report_first ();
   if (r == -1) {
     stats_close (stats_file);
     stats_file = NULL;
     close_control ();
     disk_close (disk);
     disk = NULL;
-    eventlog_close ();
+    log_failed_start (why);
   }
   createparams_settle (&params.create, r == 0);
   return r;
@@ -376,15 +391,6 @@ anything_is_busy (void)
   return dir ? dir_each (dir, is_busy, NULL) != 0 : disk && disk_is_busy (disk);
 }
 
-static void
-log_server (const char *event)
-{
-  eventlog_write (EVENTLOG_INFO, event, !eventlog_is_open () ? NULL : jsontext_object (
-    { "image", eventlog_text (params.options.path) },
-    { "pid", json_integer (getpid ()) },
-    { "version", jsontext_string (PACKAGE_VERSION) }));
-}
-
 /* Threads are started here: nbdkit may have become another process. */
 static int
 qcow2_after_fork (void)
@@ -394,11 +400,12 @@ qcow2_after_fork (void)
     .last_ms = &connected_ms, .is_busy = anything_is_busy, .spared = control_socket (control),
   };
 
-  if (stats_file && stats_start (stats_file) == -1)
+  if (eventlog_start () == -1 || (stats_file && stats_start (stats_file) == -1) ||
+      ending_start (&server) == -1 || start_control () == -1) {
+    log_failed_start (NULL);
     return -1;
-  if (ending_start (&server) == -1 || start_control () == -1)
-    return -1;
-  log_server ("start");
+  }
+  eventlog_write (EVENTLOG_INFO, "start", describe_server ());
   return 0;
 }
 
@@ -416,7 +423,6 @@ qcow2_cleanup (void)
   if (disk == NULL && dir == NULL)
     return;
   stats_stop (stats_file);
-  publish_stats ();
   if (qcow2_debug_stats) {
     get_stats (&s);
     stats_print (&s);
@@ -428,8 +434,7 @@ qcow2_cleanup (void)
   close_control ();
   stats_close (stats_file);
   stats_file = NULL;
-  log_server ("end");
-  eventlog_close ();
+  eventlog_close (EVENTLOG_INFO, "end", describe_server ());
 }
 
 /* --- connections --- */
@@ -606,8 +611,8 @@ qcow2_close (void *handle)
   leave (handle);
   report_last ("despite that, the export was closed");
   connections_open--;
-  if (!probe)
-    publish_stats ();
+  if (!probe && stats_file)
+    stats_news (stats_file);
   /* This may have been the last connection to an image. */
   if (dir || connections_open == 0)
     trim_heap ();

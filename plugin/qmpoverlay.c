@@ -162,6 +162,8 @@ tell_host (struct qmp_overlay *o)
 {
   struct qmp_added *const added = o->host->added;
 
+  report_event (EVENT_CHANGED, disk_get_options (o->target.disk)->path,
+                "it is the image of the disk now");
   if (o->host->dir) {
     dir_keep (o->target.dir, o->target.image);
     if (o->node)

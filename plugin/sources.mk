@@ -34,6 +34,8 @@ door_sources = \
 	%reldir%/stats.h \
 	%reldir%/statsimage.c \
 	%reldir%/statsimage.h \
+	%reldir%/writer.c \
+	%reldir%/writer.h \
 	$(NULL)
 
 # nbdkit's callbacks, and what happens before serving.

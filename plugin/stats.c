@@ -5,27 +5,21 @@
  * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE, in
  * JSON or for Prometheus: see reportfile.c).
  *
- * The file is written when the server starts, when a client leaves, and at the end; while
- * clients are served, a thread writes it each second if a counter has changed, or FRESH_MS
- * have passed, and at once if there is news about space, so that programs that enlarge a
- * device can wait for a change of the file.
+ * The file is written when the server starts; while clients are served, a thread writes it
+ * each second if a counter has changed, or FRESH_MS have passed, and at once if there is
+ * news, so that programs that enlarge a device can wait for a change of the file; and at the
+ * end, when all images are closed, the thread writes what was counted before that.  Nobody
+ * else writes, so older counters never replace newer ones, and nobody waits for the file.
  *
- * Several clients may disconnect at the same time, and each causes the file to be
- * written.  One thread at a time reads and writes the counters, so that older ones never
- * replace newer ones.  One more thread waits for its turn.  A thread that comes while
- * another one waits does nothing: the waiting thread has not read the counters yet.
- *
- * Locks: `lock' guards `writing' and `next'.  It is not held while counters are read,
- * which may take as long as closing an image, or while they are written.  `news_lock'
- * guards `news' and `ending', and is taken last: the caller that has news may hold any
- * lock.
+ * Locks: `taking' is held while counters are read, which may take as long as closing an
+ * image.  `news_lock' guards `news' and `ending', and is taken last: the caller that has
+ * news may hold any lock.
  */
 
 #include <config.h>
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,10 +34,12 @@
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "util/text.h"
 #include "storage/reportfile.h"
 #include "plugin/prometheus.h"
 #include "plugin/stats.h"
 #include "plugin/statsimage.h"
+#include "plugin/writer.h"
 
 static const struct report_kind kind = {
   "stats", { "{\n  \"connections\": {", PROMETHEUS_BEGINS }
@@ -55,16 +51,17 @@ static const struct report_kind kind = {
 #define FRESH_MS 30000
 
 struct stats_file {
-  const char *path;
+  char *path;
   bool for_prometheus;
   void (*get) (struct stats *);
 
-  pthread_mutex_t lock;
-  pthread_cond_t turn;          /* `writing' is false again */
-  bool writing, next;           /* a thread is writing; another one waits; under lock */
-  json_t *written;              /* what the file has; of the thread that is writing */
-  int64_t written_ms;           /* when that was; the same */
-  bool ended;                   /* no thread writes beside the one that sets it */
+  pthread_mutex_t taking;
+  bool stopped;                 /* `last' is all that there is; under taking, as is: */
+  json_t *last;                 /* NULL: not yet, or no memory */
+
+  /* The thread's; before it is started, the caller's. */
+  json_t *written;              /* what the file has */
+  int64_t written_ms;           /* since when */
 
   pthread_t thread;
   bool started;                 /* constant while there are clients */
@@ -176,41 +173,17 @@ stats_check (const char *path)
   return reportfile_check (&kind, path, true);
 }
 
-/* Waits for the turn of the caller to write.  Returns false if another thread is waiting,
- * which will read the counters later and write them. */
-static bool
-begin_writing (struct stats_file *f)
-{
-  bool mine;
-
-  pthread_mutex_lock (&f->lock);
-  mine = !f->next;
-  if (mine) {
-    f->next = true;
-    while (f->writing)
-      pthread_cond_wait (&f->turn, &f->lock);
-    f->next = false;
-    f->writing = true;
-  }
-  pthread_mutex_unlock (&f->lock);
-  return mine;
-}
-
-static void
-end_writing (struct stats_file *f)
-{
-  pthread_mutex_lock (&f->lock);
-  f->writing = false;
-  pthread_cond_signal (&f->turn);
-  pthread_mutex_unlock (&f->lock);
-}
-
+/* The caller frees it.  *RUNNING: it is not the last one.  NULL: no memory (reported). */
 static json_t *
-take (const struct stats_file *f)
+take (struct stats_file *f, bool *running)
 {
   struct stats stats = { .images = NULL };
   json_t *document;
+  LOCK_FOR_BLOCK (&f->taking);
 
+  *running = !f->stopped;
+  if (f->stopped)
+    return json_incref (f->last);
   f->get (&stats);
   document = stats_describe (&stats);
   if (document == NULL)
@@ -219,11 +192,11 @@ take (const struct stats_file *f)
 }
 
 static int
-write_file (const struct stats_file *f, const json_t *document)
+write_file (const struct stats_file *f, const json_t *document, bool running)
 {
   json_t *all = jsontext_add (json_copy ((json_t *) document),
     { "updated", jsontext_number (time (NULL)) },
-    { "running", json_boolean (!f->ended) });
+    { "running", json_boolean (running) });
   int r;
 
   if (f->for_prometheus)
@@ -238,17 +211,13 @@ write_file (const struct stats_file *f, const json_t *document)
 static int
 update (struct stats_file *f, bool always)
 {
-  json_t *document;
-  int r = 0;
+  bool running;
+  json_t *document = take (f, &running);
+  int r = document ? 0 : -1;
 
-  if (!begin_writing (f))
-    return 0;
-  document = take (f);
-  if (document == NULL)
-    r = -1;
-  else if (always || clock_ms () >= f->written_ms + FRESH_MS ||
-           !json_equal (document, f->written)) {
-    r = write_file (f, document);
+  if (document && (always || clock_ms () >= f->written_ms + FRESH_MS ||
+                   !json_equal (document, f->written))) {
+    r = write_file (f, document, running);
     if (r == 0) {
       json_decref (f->written);
       f->written = json_incref (document);
@@ -256,7 +225,6 @@ update (struct stats_file *f, bool always)
     }
   }
   json_decref (document);
-  end_writing (f);
   return r;
 }
 
@@ -296,6 +264,8 @@ keep_up_to_date (void *opaque)
     failed = update (f, news) == -1;
     report_silence (false);
   }
+  report_silence (failed);
+  update (f, true);
   return NULL;
 }
 
@@ -311,45 +281,47 @@ stats_news (struct stats_file *f)
 int
 stats_start (struct stats_file *f)
 {
-  sigset_t all, old;
-  int err;
-
-  /* Signals are for the threads of nbdkit. */
-  sigfillset (&all);
-  pthread_sigmask (SIG_SETMASK, &all, &old);
-  err = pthread_create (&f->thread, NULL, keep_up_to_date, f);
-  pthread_sigmask (SIG_SETMASK, &old, NULL);
-  if (err) {
-    report_error ("pthread_create: %s", strerror (err));
-    return -1;
-  }
-  f->started = true;
-  return 0;
+  f->started = writer_start (&f->thread, keep_up_to_date, f) == 0;
+  return f->started ? 0 : -1;
 }
 
 struct stats_file *
 stats_open (const char *path, bool for_prometheus, void (*get) (struct stats *))
 {
   struct stats_file *f = memory_new (1, sizeof *f);
-  pthread_condattr_t attributes;
 
   if (f == NULL)
     return NULL;
-  f->path = path;
+  f->path = text_new ("%s", path);
+  if (f->path == NULL) {
+    report_error ("%s=%s: %m", kind.key, path);
+    free (f);
+    return NULL;
+  }
   f->for_prometheus = for_prometheus;
   f->get = get;
-  pthread_mutex_init (&f->lock, NULL);
-  pthread_cond_init (&f->turn, NULL);
+  pthread_mutex_init (&f->taking, NULL);
   pthread_mutex_init (&f->news_lock, NULL);
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (&f->wake, &attributes);
-  pthread_condattr_destroy (&attributes);
+  writer_condition (&f->wake);
   return f;
 }
 
 void
 stats_stop (struct stats_file *f)
+{
+  json_t *last;
+  bool running;
+
+  if (f == NULL)
+    return;
+  last = take (f, &running);
+  LOCK_FOR_BLOCK (&f->taking);
+  f->last = last;
+  f->stopped = true;
+}
+
+void
+stats_close (struct stats_file *f)
 {
   if (f == NULL)
     return;
@@ -358,22 +330,17 @@ stats_stop (struct stats_file *f)
     f->ending = true;
     pthread_cond_signal (&f->wake);
     pthread_mutex_unlock (&f->news_lock);
-    pthread_join (f->thread, NULL);
+    if (!writer_end (f->thread)) {
+      report_error ("%s=%s: the file is not up to date: its storage hangs", kind.key,
+                    f->path);
+      return;
+    }
   }
-  f->started = false;
-  f->ended = true;
-}
-
-void
-stats_close (struct stats_file *f)
-{
-  if (f == NULL)
-    return;
-  stats_stop (f);
   json_decref (f->written);
+  json_decref (f->last);
   pthread_cond_destroy (&f->wake);
   pthread_mutex_destroy (&f->news_lock);
-  pthread_cond_destroy (&f->turn);
-  pthread_mutex_destroy (&f->lock);
+  pthread_mutex_destroy (&f->taking);
+  free (f->path);
   free (f);
 }

@@ -42,8 +42,8 @@ extern bool report_traces (enum report_trace);
 enum report_event {
   /* Errors, which report_event reports, too. */
   EVENT_CORRUPT, EVENT_FAILED,
-  /* No errors of the work of this thread, but somebody must hear of them: reported, if the
-   * front end has no log of events. */
+  /* No errors of the work of this thread, but somebody must hear of them: reported, if no
+   * log of events has them. */
   EVENT_LOW_SPACE, EVENT_NO_SPACE, EVENT_SPACE, EVENT_READ_ONLY, EVENT_DAMAGED,
   EVENT_REPAIRED, EVENT_MOVED,
   /* As expected: only report_debug reports them. */
@@ -54,7 +54,7 @@ extern void report_event (enum report_event, const char *path, const char *fmt, 
   __attribute__ ((__format__ (__printf__, 3, 4)));
 
 /* Each front end provides this, too: its log of events, if it has one, gets this.  TEXT is
- * not escaped.  False: it has none. */
+ * not escaped.  False: it has none, or leaves this out. */
 extern bool report_log (enum report_event, const char *path, const char *text);
 
 /* The same, if this thread has reported anything since it last called this.  nbdkit 1.42

@@ -54,9 +54,14 @@ PYTHONPATH="$srcdir/lib" "$python" -c 'import sys, events; events.read(sys.argv[
   "$tmp/log"
 
 refused_untouched 'something else' "$tmp/a.qcow2" log="$tmp/a.qcow2"
-head -c 512 /dev/zero > "$tmp/raw"
-refused 'something else' "$tmp/a.qcow2" log="$tmp/raw"
-cmp "$tmp/raw" <(head -c 512 /dev/zero)
+for bytes in 2 '{' '2026-03-0' "$(head -c 512 /dev/urandom | base64)"; do
+  printf %s "$bytes" > "$tmp/raw"
+  refused 'something else' "$tmp/a.qcow2" log="$tmp/raw"
+  [ "$(cat "$tmp/raw")" = "$bytes" ]
+done
+ln -s "$tmp/elsewhere" "$tmp/link"
+refused 'a link to nothing' "$tmp/a.qcow2" log="$tmp/link"
+[ ! -e "$tmp/elsewhere" ]
 refused 'No such file' "$tmp/a.qcow2" log="$tmp/none/log"
 refused 'requires log=' "$tmp/a.qcow2" log-level=info
 
