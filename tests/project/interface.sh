@@ -78,6 +78,7 @@ from qmp import Client
 c = Client(sys.argv[2])
 c.get("x-blockdev-amend", job_id="j", node_name="disk",
       options={"driver": "qcow2", "encrypt": {"format": "qcow"}})
+c.until_status("concluded")
 PY
 stop_nbdkit
 "$python" - log > json/log.json <<'PY'
