@@ -352,8 +352,9 @@ verify (const struct backup *b, const struct copy_end *stored)
     return -1;
   if (d.at == UINT64_MAX)
     return 0;
-  report_error ("%s: at offset %" PRIu64 ", what was stored is not what the disk shows",
-                b->file, d.at);
+  report_error ("%s: at offset %" PRIu64 ", what was stored is not what the disk shows%s",
+                b->file, d.at, b->why_full ? "" : ": the bitmap does not know all changes, make "
+                "a backup with --full");
   errno = EIO;
   return -1;
 }

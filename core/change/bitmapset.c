@@ -16,7 +16,9 @@
  * merged, cleared and merged again at once.
  *
  * Resize: as in QEMU, added space is not marked as changed, and space that is cut off
- * loses its bits.  A bit whose area the old or the new end of the disk divides keeps its
+ * loses its bits.  (But it is marked if it is preallocated: then it is data, so that nothing
+ * else could tell a copy of the longer disk that was, before it became smaller, that this is
+ * zeros now.)  A bit whose area the old or the new end of the disk divides keeps its
  * value.  A table of the same length can stay, and clusters of bits stay where they are,
  * unless bits behind the end of the shorter disk are set.  In the old bitmap they meant
  * nothing (QEMU sets them if all bits are set), but would become valid.  The cluster that
@@ -73,6 +75,7 @@ bitmapset_new (struct bitmapset *set, const struct image *image,
 
   *set = (struct bitmapset) {
     .image = image, .dir = dir ? dir : &none, .disk_size = image->header.size,
+    .marked = UINT64_MAX,
   };
   set->items = calloc (set->dir->nr_all + more + 1, sizeof *set->items);
   if (set->items == NULL) {
@@ -180,6 +183,7 @@ resize_item (struct bitmapset *set, struct bitmapset_item *item)
 {
   const uint64_t bits = item->bits, entries = item->table_entries;
   const uint64_t per_cluster = set->image->header.cluster_size * 8;
+  const bool marks = item->automatic && set->marked < set->disk_size;
   uint64_t shorter;
   int past;
 
@@ -190,18 +194,22 @@ resize_item (struct bitmapset *set, struct bitmapset_item *item)
   past = is_set_past (set, &item->old->e, shorter);
   if (past == -1)
     return -1;
-  if (!past && item->table_entries == entries)
+  if (!past && !marks && item->table_entries == entries)
     return 0;
   set->changed = true;
   if (bitmapset_renew (set, item) == -1)
     return -1;
   item->keep = past ? shorter / per_cluster : div_up (shorter, per_cluster);
+  if (marks)
+    item->keep = min64 (item->keep, (set->marked >> item->granularity_bits) / per_cluster);
   return 0;
 }
 
 int
-bitmapset_resize (struct bitmapset *set, uint64_t size)
+bitmapset_resize (struct bitmapset *set, uint64_t size, bool mark)
 {
+  if (mark)
+    set->marked = set->disk_size;
   set->disk_size = size;
   for (size_t i = 0; i < set->n; i++)
     if (!bitmapset_is_inconsistent (&set->items[i]) &&
@@ -251,6 +259,23 @@ drop_table (const struct bitmapset *set, struct shadow *s,
   return shadow_drop_range (s, old->table, old->table_entries * sizeof *was);
 }
 
+/* Returns whether a bit is set now. */
+static bool
+mark_added (const struct bitmapset *set, const struct bitmapset_item *item,
+            const struct bitmapmerge_cell *cell)
+{
+  const uint64_t first = set->marked >> item->granularity_bits;
+  const uint64_t end = min64 (item->bits, cell->first + cell->bytes * 8);
+  uint8_t *const bytes = (uint8_t *) cell->words;
+  uint64_t bit = max64 (first, cell->first);
+
+  if (!item->automatic || set->marked >= set->disk_size || bit >= end)
+    return false;
+  for (; bit < end; bit++)
+    bytes[(bit - cell->first) / 8] |= 1 << bit % 8;
+  return true;
+}
+
 /* Writes the bits that entry I of the table stands for, if there are any.  WORDS is one
  * cluster. */
 static int
@@ -266,8 +291,10 @@ make_cell (const struct bitmapset *set, struct shadow *s,
   uint64_t host;
   const int r = bitmapmerge_compute (item->parts, item->nr_parts, &cell);
 
-  if (r <= 0)
-    return r;
+  if (r == -1)
+    return -1;
+  if (!mark_added (set, item, &cell) && r == 0)
+    return 0;
   if (shadow_write (s, words, cs, &host) == -1)
     return -1;
   table[i] = put64 (host);

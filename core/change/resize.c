@@ -89,7 +89,7 @@ resize_bitmaps (const struct image *image, const struct resize_options *o,
   int r = bitmapset_new (&set, image, o->bitmaps, 0);
 
   if (r == 0)
-    r = bitmapset_resize (&set, o->size);
+    r = bitmapset_resize (&set, o->size, o->preallocation != PREALLOCATION_OFF);
   if (r == 0)
     r = s ? bitmapset_write (&set, s, sh) : bitmapset_check (&set);
   bitmapset_free (&set);

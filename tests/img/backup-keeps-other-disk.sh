@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # The backup of a disk into the repository of another one: --keep removes nothing of that, however
-# often it runs, until it is given together with --full, twice.  A damaged chain goes as soon as
+# often it runs, until it is given together with --full.  A damaged chain goes as soon as
 # enough newer backups do not need it.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"

@@ -12,7 +12,7 @@ cd ours
 
 backup ()
 {
-  img backup "$@" --onto device.raw a.qcow2 backups
+  img backup --onto device.raw a.qcow2 backups
 }
 # cut_off [OPTION...]: is killed while it writes.
 cut_off ()

@@ -29,6 +29,7 @@ devices=()
 for i in over.qcow2 base.raw; do
   dev="$(losetup --find --show "$PWD/$i")" || skip "no loop device can be had"
   # It goes when the last process that has it open ends.
+  # shellcheck disable=SC2034
   exec {fd}< "$dev"
   losetup --detach "$dev"
   devices+=("$dev")
