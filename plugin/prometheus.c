@@ -228,7 +228,9 @@ put_histogram (const void *opaque, const json_t *kind, const struct subject *s)
 static void
 put_states (const json_t *document, const struct subject *server)
 {
-  static const char *const states[] = { "ok", "read-only", "failed", "corrupt", "closed" };
+  static const char *const states[] = {
+    "ok", "read-only", "failed", "corrupt", "refused", "closed",
+  };
   struct subject s = *server;
   const json_t *image;
   size_t i;

@@ -20,7 +20,7 @@
 
 static const char *const words[] = {
   [DISK_WRITABLE] = "ok", [DISK_READONLY] = "read-only", [DISK_FAILED] = "failed",
-  [DISK_CORRUPT] = "corrupt",
+  [DISK_CORRUPT] = "corrupt", [DISK_REFUSED] = "refused",
 };
 
 /* --- exports --- */
@@ -170,20 +170,30 @@ struct all {
   struct iostats *iostats;
   json_t *list;
   json_t *known;                /* an object, with the names of images that were met */
+  json_t *open;                 /* the same of those that are open */
   uint64_t omitted;
 };
+
+/* Adds it to the set.  Was it not there? */
+static bool
+add_name (json_t *set, const char *device)
+{
+  json_t *name = jsontext_string (device);
+  const bool is_new = name && !json_object_get (set, json_string_value (name));
+
+  if (is_new)
+    json_object_set_new_nocheck (set, json_string_value (name), json_true ());
+  json_decref (name);
+  return is_new;
+}
 
 /* Is the image to be described: is it new, and is there room for it? */
 static bool
 meet (struct all *all, const char *device)
 {
-  json_t *name = jsontext_string (device);
-  const bool is_new = name && !json_object_get (all->known, json_string_value (name));
+  const bool is_new = add_name (all->known, device);
   const bool fits = json_array_size (all->list) < STATSIMAGE_MOST;
 
-  if (is_new)
-    json_object_set_new_nocheck (all->known, json_string_value (name), json_true ());
-  json_decref (name);
   all->omitted += is_new && !fits;
   return is_new && fits;
 }
@@ -196,6 +206,17 @@ add_open (void *opaque, const char *device, struct disk *disk)
   if (meet (all, device))
     all->list = jsontext_append (all->list, statsimage_open (device, disk, all->iostats));
   return all->list ? 0 : -1;
+}
+
+/* If it is bad: that is never left out for others. */
+static int
+add_open_bad (void *opaque, const char *device, struct disk *disk)
+{
+  struct disk_state state;
+
+  add_name (((struct all *) opaque)->open, device);
+  disk_get_state (disk, &state);
+  return disk_is_bad (&state) ? add_open (opaque, device, disk) : 0;
 }
 
 /* An image that is not open. */
@@ -211,7 +232,11 @@ add_closed (struct all *all, const char *device, const char *state, const char *
 static void
 add_bad (void *opaque, const char *name, const struct disk_state *state)
 {
-  add_closed (opaque, name, words[state->health], state->why);
+  const struct all *const all = opaque;
+
+  /* (It may have been opened again just now.) */
+  if (add_name (all->open, name))
+    add_closed (opaque, name, words[state->health], state->why);
 }
 
 static void
@@ -222,20 +247,30 @@ add_used (void *opaque, const char *device, const char *export, const struct ioc
 }
 
 json_t *
+statsimage_refused (const char *device, const char *why)
+{
+  return jsontext_append (json_array (), jsontext_add (
+    describe_state (device, words[DISK_REFUSED], why), { "exports", json_array () }));
+}
+
+json_t *
 statsimage_all (const char *device, struct disk *disk, struct dir *dir,
                 struct iostats *iostats, uint64_t *omitted)
 {
   struct all all = {
     .iostats = iostats, .list = json_array (), .known = json_object (),
+    .open = json_object (),
   };
 
   if (dir == NULL)
     add_open (&all, device, disk);
   else {
-    dir_each (dir, add_open, &all);
+    dir_each (dir, add_open_bad, &all);
     dir_each_bad (dir, add_bad, &all);
+    dir_each (dir, add_open, &all);
     iostats_each (iostats, NULL, add_used, &all);
   }
+  json_decref (all.open);
   json_decref (all.known);
   *omitted = all.omitted;
   return all.list;

@@ -22,11 +22,14 @@ extern json_t *statsimage_storage (const struct disk_stats *);
 
 /* At most so many of a directory are described. */
 #define STATSIMAGE_MOST 128
-/* All images; DISK, or of DIR those that are open, then those that were bad when they were
- * closed, then those that were used last.
+/* All images; DISK, or of DIR first those that are bad, open or not, then others that are
+ * open, then those that were used last.
  * *OMITTED: how many images are left out.  NULL on ENOMEM. */
 extern json_t *statsimage_all (const char *device, struct disk *, struct dir *,
                                struct iostats *, uint64_t *omitted);
+
+/* A list of one image, which could not be opened. */
+extern json_t *statsimage_refused (const char *device, const char *why);
 
 /* iostats_bounds. */
 extern json_t *statsimage_bounds (void);

@@ -66,7 +66,7 @@ struct dir_image {
   struct disk *disk;            /* constant while OPEN */
 };
 
-/* An image that was bad when it was closed, until it is opened again. */
+/* An image that was bad when it was closed, or was not opened, until it is opened again. */
 struct bad {
   struct bad *next;
   struct disk_state state;
@@ -354,7 +354,7 @@ keep_bad (struct dir *dir, const char *name, const struct disk_state *state)
 {
   struct bad *b;
 
-  if (state->health != DISK_FAILED && state->health != DISK_CORRUPT)
+  if (!disk_is_bad (state))
     return;
   forget_bad (dir, name);
   b = malloc (sizeof *b + strlen (name) + 1);
@@ -410,6 +410,19 @@ enter (struct dir *dir, const char *name)
   }
   errno = why;
   return NULL;
+}
+
+void
+dir_refused (struct dir *dir, const char *export, const char *why)
+{
+  CLEANUP_FREE char *name = strndup (export, strcspn (export, "/"));
+  struct disk_state state = { .health = DISK_REFUSED };
+
+  snprintf (state.why, sizeof state.why, "%s", why);
+  LOCK_FOR_BLOCK (&dir->lock);
+  /* (Unless another client has been luckier.) */
+  if (name && find (dir, name) == NULL)
+    keep_bad (dir, name, &state);
 }
 
 struct dir_image *

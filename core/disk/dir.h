@@ -32,6 +32,9 @@ extern int dir_list (struct dir *, export_fn emit, void *opaque, unsigned *unlis
  * Any thread. */
 extern struct dir_image *dir_enter (struct dir *, const char *name,
                                     const char **export);
+/* dir_enter has failed for this export, though there is such a file: WHY is for
+ * dir_each_bad. */
+extern void dir_refused (struct dir *, const char *export, const char *why);
 /* Removes a user; the last one closes the image, unless that would lose changes for which
  * there is no space now. */
 extern void dir_leave (struct dir *, struct dir_image *);
@@ -47,8 +50,8 @@ extern const char *dir_name (const struct dir_image *);
 typedef int (*dir_fn) (void *opaque, const char *name, struct disk *);
 extern int dir_each (struct dir *, dir_fn, void *opaque);
 
-/* Calls FN for each image that had failed or was corrupt when it was closed, and was not
- * opened again since; the last ones.  (One may be met twice, or not, if the list changes
+/* Calls FN for each image that had failed or was corrupt when it was closed, or could not be
+ * opened, and was not opened again since; the last ones.  (One may be met twice, or not, if the list changes
  * meanwhile.) */
 typedef void (*dir_bad_fn) (void *opaque, const char *name, const struct disk_state *);
 extern void dir_each_bad (struct dir *, dir_bad_fn, void *opaque);

@@ -259,7 +259,10 @@ extern void disk_add_stats (struct disk_stats *sum, const struct disk_stats *);
 extern void disk_stats_end (struct disk_stats *);
 
 /* How is it now? */
-enum disk_health { DISK_WRITABLE, DISK_READONLY, DISK_FAILED, DISK_CORRUPT };
+/* REFUSED: it could not be opened. */
+enum disk_health {
+  DISK_WRITABLE, DISK_READONLY, DISK_FAILED, DISK_CORRUPT, DISK_REFUSED
+};
 struct disk_state {
   enum disk_health health;
   char why[DISK_WHY];           /* "": it is writable */
@@ -268,5 +271,12 @@ struct disk_state {
   size_t bitmaps, inconsistent; /* all of them; those that are not to be used */
 };
 extern void disk_get_state (struct disk *, struct disk_state *);
+
+/* Must somebody look after it? */
+static inline bool
+disk_is_bad (const struct disk_state *s)
+{
+  return s->health >= DISK_FAILED;
+}
 
 #endif /* QCOW2_DISK_H */

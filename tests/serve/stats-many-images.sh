@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Of many images in a directory, statistics describe 128, those that are open first, and
-# count each of the others once.
+# Of many images in a directory, statistics describe 128, those that are bad first, then
+# those that are open, and count each of the others once.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -11,6 +11,10 @@ mkdir "$tmp/images"
 make_image "$tmp/images/000" 1M
 qemu-img snapshot -c s "$tmp/images/000"
 for i in $(seq -f %03g 1 130); do cp "$tmp/images/000" "$tmp/images/$i"; done
+make_image "$tmp/images/bad" 1M
+qemu-io -f qcow2 -c 'write 0 128k' "$tmp/images/bad"
+# An L2 entry that is not aligned.
+header_patch "$tmp/images/bad" $((4 << 16)) Q 0x8000000000000200
 start_nbdkit dir="$tmp/images" stats="$tmp/stats"
 "$python" - "$sock" "$tmp/stats" <<'PY'
 import json
@@ -38,5 +42,21 @@ assert {i["image"] for i in images[:6]} == {"%03d" % i for i in range(6)}
 assert all(i["state"] == "ok" for i in images[:6]), images[:6]
 assert all(i["state"] == "closed" and len(i["exports"]) == 2 for i in images[6:])
 assert stats["images_omitted"] == 3, stats["images_omitted"]
+# All open; and then one more, which is corrupt.
+held = [connect("%03d" % i) for i in range(131)]
+bad = connect("bad")
+try:
+    bad.pread(512, 0)
+    sys.exit("it was read")
+except nbd.Error:
+    pass
+while stats["images"][0]["image"] != "bad" or len(stats["images"]) < 128:
+    stats = json.load(open(sys.argv[2]))
+assert stats["images"][0]["state"] == "corrupt"
+bad.shutdown()
+while stats["connections"]["open"] > 131:
+    stats = json.load(open(sys.argv[2]))
+assert (stats["images"][0]["image"], stats["images"][0]["state"]) == ("bad", "corrupt")
+assert stats["images_omitted"] == 4, stats["images_omitted"]
 PY
 stop_nbdkit

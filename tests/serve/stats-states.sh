@@ -3,7 +3,7 @@
 #
 # Statistics say that an image is corrupt, or has failed, and why: while clients use it, and
 # after the last one has left it in a directory, until it is opened again.  An alert raised
-# by that would otherwise end by itself.
+# by that would otherwise end by itself.  They say too that an image was not opened.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -81,6 +81,43 @@ metric='nbdkit_qcow2_image_state{server="stats.prom",image="bad",state='
 grep -F "$metric\"corrupt\"} 1" "$tmp/stats.prom"
 grep -F "$metric\"closed\"} 0" "$tmp/stats.prom"
 grep '^nbdkit_qcow2_image_reason_info{.*image="bad",reason=".*marked corrupt' "$tmp/stats.prom"
+
+# --- refused ---
+
+truncate -s 1M "$tmp/images/none"
+printf 'QFI\373\377' | dd of="$tmp/images/none" conv=notrunc
+rm -f "$tmp/stats"
+try ()
+{
+  nbdinfo --size "nbd+unix:///$1?socket=$sock" || :
+}
+start_nbdkit dir="$tmp/images" stats="$tmp/stats"
+try none
+try nonesuch
+try none
+await is none refused 'version'
+qemu-img create -f qcow2 "$tmp/other" 1M
+mv "$tmp/other" "$tmp/images/none"
+try none
+await is none closed ''
+if grep nonesuch "$tmp/stats"; then fail "it is not there"; fi
+stop_nbdkit
+
+# A server that does not start.
+for what in file="$tmp/a.qcow2" dir="$tmp/nonesuch"; do
+  rm -rf "$tmp/log"
+  make_image "$tmp/a.qcow2" 1M
+  if start_nbdkit file="$tmp/a.qcow2" stats="$tmp/stats"; then stop_nbdkit; fi
+  is disk ok ''
+  header_patch "$tmp/a.qcow2" 4 I 77
+  refused '' "$what" stats="$tmp/stats" log="$tmp/log"
+  case "$what" in
+    file=*) is disk refused version ;;
+    *) is "$tmp/nonesuch" refused 'cannot open' ;;
+  esac
+  grep '"running": false' "$tmp/stats"
+  grep -E 'error start-failed image=.* text=".+"$' "$tmp/log"
+done
 
 # --- failed ---
 
