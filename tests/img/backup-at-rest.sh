@@ -174,4 +174,6 @@ grep 'does not have the bitmap of the newest backup' said
 grep 'keep: nothing was removed' said
 [ "$(img restore --list mixed | wc -l)" = 3 ]
 img backup -q --keep 1 other.qcow2 mixed
+[ "$(img restore --list mixed | wc -l)" = 4 ]
+img backup -q --full --keep 1 other.qcow2 mixed
 [ "$(img restore --list mixed | wc -l)" = 2 ]

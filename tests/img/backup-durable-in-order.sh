@@ -87,7 +87,7 @@ traced ()
 }
 make_image a.qcow2 8M
 for options in "1 0" "1 0" "1 0 -c" "1 0 --verify" "5 2 --keep 3" "1 0 --full -O raw" "1 0" \
-               "5 2 --keep 2"; do
+               "4 2 --keep 2"; do
   io a.qcow2 'write -P 1 1M 1M' "write -P 2 $((RANDOM % 7))M 100k"
   # shellcheck disable=SC2086
   traced $options
