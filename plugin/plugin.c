@@ -269,35 +269,6 @@ open_stats (void)
   return stats_file ? 0 : -1;
 }
 
-/* Why the server does not start. */
-static const char *why_refused;
-
-static void
-get_refused_stats (struct stats *s)
-{
-  s->started = started;
-  s->images = statsimage_refused (params.dir ? params.options.path : QMPTARGET_DEVICE,
-                                  why_refused);
-}
-
-/* The file says so, unless it cannot be written; otherwise it would say what was true of the
- * server before. */
-static void
-publish_refusal (const char *why)
-{
-  struct stats_file *const f = params.stats == NULL ? NULL
-    : stats_open (params.stats, params.stats_for_prometheus, get_refused_stats);
-
-  if (f == NULL)
-    return;
-  why_refused = why ? why : "";
-  report_silence (true);
-  stats_stop (f);
-  stats_write (f);
-  stats_close (f);
-  report_silence (false);
-}
-
 /* Can the file of stats= be written?  Checked before anything is done, and again after
  * all other files were created. */
 static int
@@ -400,7 +371,6 @@ qcow2_get_ready (void)
     close_control ();
     disk_close (disk);
     disk = NULL;
-    publish_refusal (why);
     log_failed_start (why);
   }
   createparams_settle (&params.create, r == 0);

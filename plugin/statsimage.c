@@ -247,13 +247,6 @@ add_used (void *opaque, const char *device, const char *export, const struct ioc
 }
 
 json_t *
-statsimage_refused (const char *device, const char *why)
-{
-  return jsontext_append (json_array (), jsontext_add (
-    describe_state (device, words[DISK_REFUSED], why), { "exports", json_array () }));
-}
-
-json_t *
 statsimage_all (const char *device, struct disk *disk, struct dir *dir,
                 struct iostats *iostats, uint64_t *omitted)
 {

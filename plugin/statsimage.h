@@ -28,9 +28,6 @@ extern json_t *statsimage_storage (const struct disk_stats *);
 extern json_t *statsimage_all (const char *device, struct disk *, struct dir *,
                                struct iostats *, uint64_t *omitted);
 
-/* A list of one image, which could not be opened. */
-extern json_t *statsimage_refused (const char *device, const char *why);
-
 /* iostats_bounds. */
 extern json_t *statsimage_bounds (void);
 

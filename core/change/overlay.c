@@ -239,9 +239,6 @@ overlay_end (struct overlaying *c, bool made)
 
   if (c == NULL)
     return;
-  if (made)
-    report_event (EVENT_CHANGED, storage_path (c->top->file),
-                  "it is the image of the disk now");
   layers_free (c->stack);
   image_close (c->top);
   if (made)

@@ -53,7 +53,7 @@ cut_to ()
 
 set +x
 for v in v2 v3; do
-  bad $v 'QFI|magic' 0 B 0x52
+  bad $v 'no known format' 0 B 0x52
   bad $v 'version' 4 I 0
   bad $v 'version' 4 I 1
   bad $v 'version' 4 I 4
@@ -161,7 +161,7 @@ bad snapshot 'snapshot|L1' $((table + 8)) I 0xffffffff
 # Files that were cut off.
 for v in v2 v3; do
   for n in 0 1 3 4 8 71 72 103 104 111 4096 65535; do
-    cut_to $v $n 'QFI|magic|end|header|cluster|short|empty'
+    cut_to $v $n 'no known format|end|header|cluster|short|empty'
   done
   # After the header; after the refcount table and block: the L1 table is missing.
   cut_to $v 65536 'end|beyond'

@@ -103,19 +103,12 @@ await is none closed ''
 if grep nonesuch "$tmp/stats"; then fail "it is not there"; fi
 stop_nbdkit
 
-# A server that does not start.
+# A server that does not start has a line in the log.
 for what in file="$tmp/a.qcow2" dir="$tmp/nonesuch"; do
   rm -rf "$tmp/log"
   make_image "$tmp/a.qcow2" 1M
-  if start_nbdkit file="$tmp/a.qcow2" stats="$tmp/stats"; then stop_nbdkit; fi
-  is disk ok ''
   header_patch "$tmp/a.qcow2" 4 I 77
   refused '' "$what" stats="$tmp/stats" log="$tmp/log"
-  case "$what" in
-    file=*) is disk refused version ;;
-    *) is "$tmp/nonesuch" refused 'cannot open' ;;
-  esac
-  grep '"running": false' "$tmp/stats"
   grep -E 'error start-failed image=.* text=".+"$' "$tmp/log"
 done
 
