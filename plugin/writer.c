@@ -52,5 +52,8 @@ writer_end (pthread_t thread)
 
   clock_gettime (CLOCK_REALTIME, &end);
   end.tv_sec += PATIENCE_S;
-  return pthread_timedjoin_np (thread, NULL, &end) == 0;
+  if (pthread_timedjoin_np (thread, NULL, &end) == 0)
+    return true;
+  pthread_detach (thread);
+  return false;
 }
