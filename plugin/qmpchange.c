@@ -8,11 +8,13 @@
  * in its words.  The core then makes a plan in one step: all of it or nothing, also
  * after a power cut.  An answer means that the change is durable.
  *
- * Plans for several disks are of one instant: the gates of all are closed before the first
- * one is made.  What fails then, after others were made, is told.
+ * Plans for several disks are of one instant: all of them are checked, with all locks taken,
+ * and then the gates of all are closed before the first one is made.  What fails then, after
+ * others were made, is told: only a full filesystem or a broken one can do that.
  *
  * A new image on top is a plan of its own, with the bitmaps that this image is to have, and
- * comes after those for the images that are there.  As long as the gates are closed, it can
+ * comes after those for the images that are there.  Bitmaps are made when all new images are
+ * on top.  As long as the gates are closed, it can
  * be taken back: so all new images of a transaction are put on top, or none.  The name of the
  * device means the new image in the actions after that one, as in QEMU; the name of its node
  * does in all of them, as if it was there already.
@@ -60,6 +62,7 @@ struct plan {
   const char *snapshot;         /* the name of a new one; NULL: none */
   struct qmp_overlay *overlay;  /* NULL, or: the plan is for the image that this puts on top */
   const json_t *action;         /* that action */
+  bool locked;                  /* check_plan has locked the disk as a writer */
 };
 
 static void
@@ -424,11 +427,10 @@ change_snapshots (struct disk *disk, enum edit_kind kind, const char *name,
   return end_change (disk, edit_disk (disk, &options, &edit, 1), e);
 }
 
+/* (That of an image on top is made before.) */
 static int
-carry_out (struct plan *p)
+carry_out (const struct plan *p)
 {
-  if (p->overlay && qmpoverlay_make (p->overlay, p->e) == -1)
-    return -1;
   if (p->nr_bitmaps == 0)
     return p->snapshot == NULL ? 0
       : change_snapshots (p->target.disk, EDIT_SNAPSHOT_CREATE, p->snapshot, p->e);
@@ -527,6 +529,18 @@ find_overlay (const struct plans *all, const struct disk *disk)
   return NULL;
 }
 
+static int
+check_new_name (const struct plans *all, const char *name)
+{
+  for (size_t i = 0; name && i < all->n; i++) {
+    const char *other = all->list[i].overlay ? qmpoverlay_name (all->list[i].overlay) : NULL;
+
+    if (other && strcmp (other, name) == 0)
+      return qmp_refuse (all->e, "New overlay node-name already in use");
+  }
+  return 0;
+}
+
 /* Plans that ACTION, unless it is planned already. */
 static int
 plan_external (struct plans *all, const json_t *action)
@@ -541,6 +555,10 @@ plan_external (struct plans *all, const json_t *action)
   overlay = x->plan (all->host, json_object_get (action, "data"), all->e);
   if (overlay == NULL)
     return -1;
+  if (check_new_name (all, qmpoverlay_name (overlay)) == -1) {
+    qmpoverlay_end (overlay);
+    return -1;
+  }
   p = find_overlay (all, qmpoverlay_disk (overlay))
     ? NULL : add_plan (all, qmpoverlay_device (overlay));
   if (p == NULL) {
@@ -658,6 +676,62 @@ plan_all (struct plans *all, const json_t *actions)
   return 0;
 }
 
+/* What a new image gets from bitmaps of the disk's image, which P changes before that. */
+static int
+check_merged_from (const struct plans *all, const struct plan *p)
+{
+  const struct plan none = { .host = p->host, .e = p->e, .target.disk = p->target.disk };
+  const struct layers *layers = disk_inside (p->target.disk).view->layers;
+  const struct plan *below = &none;
+
+  if (p->source == NULL || strcmp (p->source, storage_path (layers_file (layers, 0))) != 0)
+    return 0;
+  for (size_t i = 0; i < all->n; i++)
+    if (all->list[i].overlay == NULL && all->list[i].target.disk == p->target.disk)
+      below = &all->list[i];
+  for (size_t i = 0; i < p->nr_bitmaps; i++)
+    if (p->bitmaps[i].what == BITMAP_MERGE &&
+        check_bitmap (below, p->bitmaps[i].merged, false) == -1)
+      return -1;
+  return 0;
+}
+
+/* What would make it fail, but for full filesystems and the like. */
+static int
+check_plan (const struct plans *all, struct plan *p)
+{
+  struct disk *const disk = p->target.disk;
+  const struct image *const top = p->overlay ? qmpoverlay_top (p->overlay) : NULL;
+  const bool locked = image_role (disk_inside (disk).view->image) == IMAGE_WRITER;
+
+  report_watch ();
+  if (qmp_refuse_unless (disk_lock (disk) == 0, p->e) == -1)
+    return -1;
+  p->locked = !locked;
+  if (p->overlay && (qmpoverlay_check (p->overlay, p->e) == -1 ||
+                     check_merged_from (all, p) == -1))
+    return -1;
+  report_watch ();
+  return qmp_refuse_unless (bitmapedit_check (disk, top, p->snapshot, p->bitmaps,
+                                              p->nr_bitmaps, p->source) == 0, p->e);
+}
+
+/* -1: one is refused, and nothing has changed. */
+static int
+check_plans (const struct plans *all)
+{
+  size_t i = 0;
+
+  while (i < all->n && check_plan (all, &all->list[i]) == 0)
+    i++;
+  if (i == all->n)
+    return 0;
+  for (size_t k = 0; k < all->n; k++)
+    if (all->list[k].locked)
+      disk_unlock (all->list[k].target.disk);
+  return -1;
+}
+
 /* New images that were put on top are taken back, with the gates closed. */
 static int
 take_back (const struct plans *all)
@@ -697,14 +771,24 @@ static const struct plan *
 carry_out_those (const struct plans *all, bool above, unsigned *done)
 {
   for (size_t i = 0; i < all->n; i++) {
-    struct plan *const p = &all->list[i];
+    const struct plan *const p = &all->list[i];
 
-    if ((p->overlay != NULL) != above)
+    if ((p->overlay != NULL) != above || (above && p->nr_bitmaps == 0))
       continue;
     if (carry_out (p) == -1)
       return p;
-    *done += !above;
+    ++*done;
   }
+  return NULL;
+}
+
+/* The same. */
+static const struct plan *
+put_on_top (const struct plans *all)
+{
+  for (size_t i = 0; i < all->n; i++)
+    if (all->list[i].overlay && qmpoverlay_make (all->list[i].overlay, all->e) == -1)
+      return &all->list[i];
   return NULL;
 }
 
@@ -717,9 +801,13 @@ carry_out_all (const struct plans *all)
 
   if (all->n == 1 && all->list[0].overlay == NULL)
     return carry_out (&all->list[0]);
+  if (check_plans (all) == -1)
+    return -1;
   for (size_t k = 0; k < all->n; k++)
     disk_close_gate (all->list[k].target.disk);
   failed = carry_out_those (all, false, &done);
+  if (failed == NULL)
+    failed = put_on_top (all);
   if (failed == NULL)
     failed = carry_out_those (all, true, &done);
   if (failed)

@@ -136,6 +136,19 @@ qmpoverlay_device (const struct qmp_overlay *o)
 }
 
 int
+qmpoverlay_check (struct qmp_overlay *o, struct qmp_error *e)
+{
+  report_watch ();
+  return qmp_refuse_unless (overlay_check (o->steps) == 0, e);
+}
+
+const struct image *
+qmpoverlay_top (const struct qmp_overlay *o)
+{
+  return overlay_top (o->steps);
+}
+
+int
 qmpoverlay_make (struct qmp_overlay *o, struct qmp_error *e)
 {
   report_watch ();
@@ -147,7 +160,13 @@ int
 qmpoverlay_take_back (struct qmp_overlay *o)
 {
   o->made = overlay_take_back (o->steps) == -1;
-  return o->made ? -1 : 0;
+  if (o->made)
+    return -1;
+  if (o->node) {                /* it may have got bitmaps, and is locked as before */
+    qmpnodes_read_again (o->node, o->host->options);
+    image_lock (o->node->image, IMAGE_WRITER);
+  }
+  return 0;
 }
 
 bool

@@ -27,6 +27,10 @@ extern const char *qmpoverlay_device (const struct qmp_overlay *);
 /* The name that the command gives the new node; or NULL. */
 extern const char *qmpoverlay_name (const struct qmp_overlay *);
 
+/* Would that be refused?  Locks the images.  -1: refused. */
+extern int qmpoverlay_check (struct qmp_overlay *, struct qmp_error *);
+/* The new image; belongs to the plan. */
+extern const struct image *qmpoverlay_top (const struct qmp_overlay *);
 /* Puts it on top.  -1: refused, and as before. */
 extern int qmpoverlay_make (struct qmp_overlay *, struct qmp_error *);
 /* Takes that back: the gate of the disk was closed all the time.  -1: reported, and it

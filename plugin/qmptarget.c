@@ -214,15 +214,20 @@ qmptarget_check_name (const char *name, struct qmp_error *e)
   return strlen (name) <= MAX_NODE_NAME ? 0 : qmp_refuse (e, "Node name too long");
 }
 
-/* (With a directory, names of its nodes contain a slash.) */
+/* (Also by an image of the directory that cannot be opened.) */
 bool
 qmptarget_is_used (const struct qmp_host *host, const char *name)
 {
-  unsigned layer;
+  struct qmp_error e = { .desc = NULL };
+  struct qmp_target t = { .disk = NULL };
+  const bool before = report_silence (true);
+  const bool used = qmpnodes_find (host->added, name) ||
+    qmptarget_find (host, name, &t, &e) == 0 || e.desc;
 
-  return qmpnodes_find (host->added, name) ||
-    (host->dir == NULL && (strcmp (name, DEVICE) == 0 ||
-                           find_node (host, host->disk, name, &layer)));
+  report_silence (before);
+  qmptarget_leave (&t);
+  qmp_error_free (&e);
+  return used;
 }
 
 /* The next number that no node has; *NEXT: where to look first. */

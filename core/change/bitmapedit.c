@@ -38,7 +38,8 @@ struct source {
 
 struct edit {
   struct bitmapset set;
-  const struct source *source;          /* where merged bitmaps are; NULL: here */
+  const struct source *source;          /* where merged bitmaps are; NULL: here ... */
+  bool unread;                  /* ... or in an image that is still to change */
 };
 
 static int
@@ -141,6 +142,8 @@ merge (struct edit *e, struct bitmapset_item *item, const char *name)
 {
   const struct bitmapset_item *from = NULL;
 
+  if (e->unread)
+    return 0;
   if (e->source == NULL) {
     from = find_valid (e, name);
     if (from == NULL)
@@ -205,14 +208,15 @@ struct change {
   struct shadow *done;
 };
 
+/* Nothing is written. */
 static int
-apply (struct edit *e, const struct change *c, struct shadow *s, struct shadow_header *sh)
+plan (struct edit *e, const struct change *c)
 {
   e->set.changed = true;
   for (size_t i = 0; i < c->n; i++)
     if (plan_one (e, &c->edits[i]) == -1)
       return -1;
-  return bitmapset_check (&e->set) == -1 ? -1 : bitmapset_write (&e->set, s, sh);
+  return bitmapset_check (&e->set);
 }
 
 /* Writes changed tables and the new directory, and has *SH refer to it. */
@@ -224,7 +228,7 @@ change_bitmaps (void *opaque, const struct image *image, struct shadow *s,
   struct bitmaps *bitmaps = disk_bitmaps (c->disk);
   struct edit e = { .source = c->source };
   const int r = bitmapset_new (&e.set, image, bitmap_directory (bitmaps), c->n) == -1
-    ? -1 : apply (&e, c, s, sh);
+    || plan (&e, c) == -1 ? -1 : bitmapset_write (&e.set, s, sh);
 
   bitmapset_free (&e.set);
   return r;
@@ -337,6 +341,57 @@ open_source (const struct disk_options *o, const char *path, struct source *s)
     image_close (s->image);
   return r;
 }
+
+/* --- before the change --- */
+
+static int
+check (const struct change *c, const struct image *image, const struct bitmapdir *dir,
+       bool unread)
+{
+  struct edit e = { .source = c->source, .unread = unread };
+  const int r = bitmapset_new (&e.set, image, dir, c->n) == -1 ? -1 : plan (&e, c);
+
+  bitmapset_free (&e.set);
+  return r;
+}
+
+static int
+check_snapshot (const struct image *image, const char *name)
+{
+  if (image->data == NULL)
+    return snapedit_check (image, name);
+  report_error ("%s: the image cannot be changed: it has an external data file",
+                storage_path (image->file));
+  errno = EPERM;
+  return -1;
+}
+
+int
+bitmapedit_check (struct disk *d, const struct image *top, const char *snapshot,
+                  const struct bitmapedit *edits, size_t n, const char *source)
+{
+  const struct image *image = disk_inside (d).view->image;
+  const bool unread = source && top && strcmp (source, storage_path (image->file)) == 0;
+  struct change c = { .disk = d, .edits = edits, .n = n };
+  struct source s;
+  int r;
+
+  if (snapshot && check_snapshot (image, snapshot) == -1)
+    return -1;
+  if (n == 0)
+    return 0;
+  if (source && !unread) {
+    if (open_source (disk_get_options (d), source, &s) == -1)
+      return -1;
+    c.source = &s;
+  }
+  r = check (&c, top ? top : image, top ? NULL : bitmap_directory (disk_bitmaps (d)), unread);
+  if (c.source)
+    close_source (&s);
+  return r;
+}
+
+/* --- all of it --- */
 
 int
 bitmapedit_disk (struct disk *d, const struct bitmapedit *edits, size_t n,

@@ -147,7 +147,7 @@ open_top (struct overlaying *c)
 
 /* --- the change --- */
 
-/* Behind the gate.  (Before, another change might have come.) */
+/* Behind the gate, too.  (Before, another change might have come.) */
 static int
 check_over (void *opaque, struct image *image)
 {
@@ -196,6 +196,19 @@ overlay_prepare (struct disk *d, const struct overlay *overlay)
     return c;
   overlay_end (c, false);
   return NULL;
+}
+
+int
+overlay_check (struct overlaying *c)
+{
+  return disk_lock (c->disk) == -1 ? -1
+    : check_over (c, disk_inside (c->disk).view->image);
+}
+
+const struct image *
+overlay_top (const struct overlaying *c)
+{
+  return c->top;
 }
 
 int

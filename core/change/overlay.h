@@ -27,6 +27,10 @@ extern int overlay_disk (struct disk *, const struct overlay *);
 struct overlaying;
 /* Creates or opens the new image, and checks it; clients go on.  NULL: reported. */
 extern struct overlaying *overlay_prepare (struct disk *, const struct overlay *);
+/* Will the change be refused?  Locks both images as a writer.  0, or -1 (reported). */
+extern int overlay_check (struct overlaying *);
+/* The new image.  It belongs to the plan. */
+extern const struct image *overlay_top (const struct overlaying *);
 /* The change, once.  0 or -1, as above. */
 extern int overlay_make (struct overlaying *);
 /* The disk goes on as before that; its gate was closed all the time, and nothing was written

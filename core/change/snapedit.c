@@ -231,21 +231,22 @@ write_table (struct snapedit *e)
 
 /* --- create --- */
 
-static int
-check_new (struct snapedit *e, const char *name)
+int
+snapedit_check (const struct image *image, const char *name)
 {
+  const struct snapshots *all = &image->snapshots;
   const size_t len = strlen (name);
 
   if (len == 0 || len > MAX_NAME) {
-    report_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu", e->path,
-                  MAX_NAME, len);
+    report_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu",
+                  storage_path (image->file), MAX_NAME, len);
     errno = EINVAL;
     return -1;
   }
-  if (e->table.n >= QCOW2_MAX_SNAPSHOTS ||
-      e->table.size + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
+  if (all->n >= QCOW2_MAX_SNAPSHOTS ||
+      all->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
     report_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
-                  e->path, e->table.n);
+                  storage_path (image->file), all->n);
     errno = EFBIG;
     return -1;
   }
@@ -265,7 +266,7 @@ create (struct snapedit *e, const char *name, const struct snapedit_also *also)
 {
   const uint64_t n = max64 (1, e->h->l1_entries);
 
-  if (check_new (e, name) == -1)
+  if (snapedit_check (e->image, name) == -1)
     return -1;
   e->active = read_active (e, n);
   if (e->active == NULL || each_table (e, e->active, n, NULL, 0, share_table) == -1)

@@ -19,6 +19,8 @@ struct snapedit_also {
   void *opaque;
 };
 
+/* Can the image have one more snapshot, with this name?  0, or -1 (reported). */
+extern int snapedit_check (const struct image *, const char *name);
 /* Takes a snapshot of the active disk.  NAME: 1 to 255 bytes.  ALSO: NULL: nothing. */
 extern int snapedit_create (const struct image *, bool discard, const char *name,
                             const struct snapedit_also *also, struct shadow **done);

@@ -143,11 +143,6 @@ assert [len(x) for x in chains] == [9, 9], chains
 c.refuses("another size", "transaction", actions=[
     sync("one", "x"), sync("two", "short", mode="existing")])
 c.refuses("exists already", "transaction", actions=[sync("one", "x"), sync("two", "one")])
-c.refuses("another size", "transaction", actions=[
-    {"type": "block-dirty-bitmap-add",
-     "data": {"node": "one", "name": "b", "persistent": True}},
-    sync("one", "x"), sync("two", "short", mode="existing")])
-c.get("block-dirty-bitmap-remove", node="one", name="b")
 assert [layers(x) for x in ("one", "two")] == chains
 assert not os.path.exists(d + "/x")
 before = w.n
