@@ -69,7 +69,11 @@ written_since ()
   [ "$(stat -c %y "$tmp/a.qcow2")" != "$1" ] || ! kill -0 "$writer" 2>/dev/null
 }
 
-start_nbdkit "$tmp/a.qcow2"
+# (nbdkit before 1.34 may abort when a connection ends with requests in flight.)
+threads=()
+[ "$(printf '%s\n' 1.34 "$("$NBDKIT" --version | sed 's/.* //')" | sort -V | head -n 1)" = 1.34 ] ||
+  threads=(-t 1 --)
+start_nbdkit "${threads[@]}" "$tmp/a.qcow2"
 qemu-img bench -w -c 1000000 -d 16 -s 4096 -S 69632 -t writeback --image-opts "$far" \
   > "$tmp/bench.log" 2>&1 &
 writer=$!
@@ -78,7 +82,7 @@ for _ in {1..3}; do
   before=$(stat -c %y "$tmp/a.qcow2")
   await written_since "$before"
   stop_nbdkit
-  start_nbdkit "$tmp/a.qcow2"
+  start_nbdkit "${threads[@]}" "$tmp/a.qcow2"
 done
 kill -0 "$writer" || { cat "$tmp/bench.log"; fail "qemu-img has failed"; }
 kill "$writer"
