@@ -28,6 +28,7 @@
 #include "plugin/qmpquery.h"
 #include "plugin/qmpstream.h"
 #include "plugin/qmpthreshold.h"
+#include "plugin/qmptransaction.h"
 #include "plugin/qmpwhere.h"
 
 typedef json_t *(*command_fn) (const struct qmp_host *, const json_t *arguments,
@@ -103,7 +104,7 @@ static const struct command commands[] = {
   { "query-named-block-nodes", of_nodes, qmpquery_nodes, false },
   QUERY ("query-version", query_version),
   QUERY ("quit", empty),
-  { "transaction", of_transaction, qmpchange_transaction, true },
+  { "transaction", of_transaction, qmptransaction_run, true },
   { "x-blockdev-amend", qmpamend_arguments, qmpamend_run, true },
   QUERY ("x-query-statistics", qmpquery_statistics),
   { "x-query-nbd-export", qmpwhere_arguments, qmpwhere_query, false },
@@ -124,7 +125,7 @@ query_commands (const struct qmp_host *host, const json_t *arguments, struct qmp
   (void) host, (void) arguments, (void) e;
   for (size_t i = 0; i < NR_COMMANDS; i++)
     list = append_name (list, commands[i].name);
-  for (const struct qmp_action *a = qmpchange_actions; a->name; a++)
+  for (const struct qmp_action *a = qmpplan_actions; a->name; a++)
     if (a->act != ACT_ABORT)
       list = append_name (list, a->name);
   for (const struct qmp_verb *v = qmpjobverbs; v->name; v++)
@@ -144,16 +145,6 @@ empty (const struct qmp_host *host, const json_t *arguments, struct qmp_error *e
 {
   (void) host, (void) arguments, (void) e;
   return json_object ();
-}
-
-static const struct qmp_action *
-find_action (const char *name)
-{
-  const struct qmp_action *a = qmpchange_actions;
-
-  while (a->name && (a->act == ACT_ABORT || strcmp (a->name, name) != 0))
-    a++;
-  return a->name ? a : NULL;
 }
 
 static const struct qmp_verb *
@@ -181,14 +172,14 @@ json_t *
 qmpcommands_run (const struct qmp_host *host, const char *name, const json_t *arguments,
                  bool *quit, struct qmp_error *e)
 {
-  const struct qmp_action *a = find_action (name);
+  const struct qmp_action *a = qmpplan_find_action (name);
   const struct qmp_verb *v = find_verb (name);
   const struct command *c = commands;
 
   if (v)
     return check (host, name, v->arguments, arguments, false, e) == -1 ? NULL
       : qmpjobverbs_run (host, v, arguments, e);
-  if (a)
+  if (a && a->act != ACT_ABORT)
     return check (host, name, a->arguments, arguments, true, e) == -1 ? NULL
       : qmpchange_run (host, a, arguments, e);
   while (c < commands + NR_COMMANDS && strcmp (c->name, name) != 0)

@@ -77,6 +77,8 @@ callback_sources = \
 	%reldir%/qmpobject.h \
 	%reldir%/qmpoverlay.c \
 	%reldir%/qmpoverlay.h \
+	%reldir%/qmpplan.c \
+	%reldir%/qmpplan.h \
 	%reldir%/qmpquery.c \
 	%reldir%/qmpquery.h \
 	%reldir%/qmpstream.c \
@@ -85,6 +87,8 @@ callback_sources = \
 	%reldir%/qmptarget.h \
 	%reldir%/qmpthreshold.c \
 	%reldir%/qmpthreshold.h \
+	%reldir%/qmptransaction.c \
+	%reldir%/qmptransaction.h \
 	%reldir%/qmpwhere.c \
 	%reldir%/qmpwhere.h \
 	$(NULL)
