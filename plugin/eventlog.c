@@ -459,7 +459,7 @@ eventlog_open (const char *path, bool json, enum eventlog_level level)
   e.end = &e.first;
   e.cut = e.failed = false;
   e.ending = true;
-  writer_condition (&e.wake);
+  clock_init_condition (&e.wake);
   e.fd = e.path == NULL ? -1
     : strcmp (path, EVENTLOG_STDERR) == 0 ? STDERR_FILENO : open_file (&why);
   if (e.fd == -1) {

@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/jsontext.h"
 #include "util/memory.h"
 #include "util/report.h"
@@ -332,18 +333,6 @@ use_disk (struct disk *disk, bool writes, const char *name, struct qmp_error *e)
                      : "out of memory");
 }
 
-/* On CLOCK_MONOTONIC. */
-static void
-init_cond (pthread_cond_t *cond)
-{
-  pthread_condattr_t attr;
-
-  pthread_condattr_init (&attr);
-  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
-  pthread_cond_init (cond, &attr);
-  pthread_condattr_destroy (&attr);
-}
-
 static struct job *
 new_job (struct jobs *jobs, const struct job_settings *s, const char *id,
          const struct job_kind *kind)
@@ -356,7 +345,7 @@ new_job (struct jobs *jobs, const struct job_settings *s, const char *id,
     .jobs = jobs, .settings = *s, .id = strdup (id), .kind = kind, .io_status = "ok",
     .speed = s->speed, .len = s->total,
   };
-  init_cond (&j->wake);
+  clock_init_condition (&j->wake);
   if (j->id)
     return j;
   free_job (j);
@@ -431,7 +420,7 @@ jobs_new (void)
     return NULL;
   }
   pthread_mutex_init (&jobs->lock, NULL);
-  init_cond (&jobs->ended);
+  clock_init_condition (&jobs->ended);
   return jobs;
 }
 

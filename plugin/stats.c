@@ -302,7 +302,7 @@ stats_open (const char *path, bool for_prometheus, void (*get) (struct stats *))
   f->get = get;
   pthread_mutex_init (&f->taking, NULL);
   pthread_mutex_init (&f->news_lock, NULL);
-  writer_condition (&f->wake);
+  clock_init_condition (&f->wake);
   return f;
 }
 

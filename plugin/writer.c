@@ -17,17 +17,6 @@
 
 #define PATIENCE_S 2
 
-void
-writer_condition (pthread_cond_t *condition)
-{
-  pthread_condattr_t attributes;
-
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (condition, &attributes);
-  pthread_condattr_destroy (&attributes);
-}
-
 int
 writer_start (pthread_t *thread, void *(*fn) (void *), void *opaque)
 {

@@ -12,8 +12,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* One whose waits end by CLOCK_MONOTONIC. */
-extern void writer_condition (pthread_cond_t *);
 /* No signals reach the thread.  Returns 0, or -1 (reported). */
 extern int writer_start (pthread_t *, void *(*fn) (void *), void *opaque);
 /* The thread was told to end.  Waits for that, but no longer than two seconds.  False: it

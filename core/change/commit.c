@@ -219,19 +219,6 @@ check_named (const struct commit *c)
 
 /* --- the chain --- */
 
-/* The layers of the disk as they are now.  NULL: reported. */
-static struct layers *
-take_stack (const struct commit *c)
-{
-  const struct layers *now = disk_inside (c->disk).view->layers;
-  struct layers *s = layers_new ();
-
-  if (s == NULL || layers_share (s, now, 0, layers_count (now)) == 0)
-    return s;
-  layers_free (s);
-  return NULL;
-}
-
 /* Makes `next' of the present chain, in which layers [FROM, base) are left out.  The base
  * is read anew, and so is the layer above those, if ABOVE is not NULL. */
 static int
@@ -394,7 +381,8 @@ renew (struct commit *c, struct image *fresh, struct base *ends)
   int rest = 0;
   bool last;
 
-  if (change (c, fresh) == -1 || (stack = take_stack (c)) == NULL)
+  if (change (c, fresh) == -1 ||
+      (stack = layers_copy (disk_inside (c->disk).view->layers)) == NULL)
     return -1;
   last = is_left (c);
   if (ends)
@@ -977,7 +965,7 @@ commit_new (struct disk *disk, const struct commit_layers *what)
   c->disk = disk;
   c->options = disk_get_options (disk);
   c->what = *what;
-  c->stack = take_stack (c);
+  c->stack = layers_copy (disk_inside (c->disk).view->layers);
   if (open_commit (c) == 0)
     return c;
   commit_free (c);

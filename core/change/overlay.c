@@ -170,19 +170,6 @@ check_over (void *opaque, struct image *image)
   return image_lock (c->top, IMAGE_WRITER);
 }
 
-/* All layers of the disk.  NULL: reported. */
-static struct layers *
-take_stack (const struct overlaying *c)
-{
-  const struct layers *now = disk_inside (c->disk).view->layers;
-  struct layers *s = layers_new ();
-
-  if (s == NULL || layers_share (s, now, 0, layers_count (now)) == 0)
-    return s;
-  layers_free (s);
-  return NULL;
-}
-
 struct overlaying *
 overlay_prepare (struct disk *d, const struct overlay *overlay)
 {
@@ -218,7 +205,7 @@ overlay_make (struct overlaying *c)
     .opaque = c, .make = check_over, .data_file = true, .top = c->top,
   };
 
-  c->stack = take_stack (c);
+  c->stack = layers_copy (disk_inside (c->disk).view->layers);
   return c->stack ? disk_change (c->disk, &dc) : -1;
 }
 

@@ -21,6 +21,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/processors.h"
 #include "util/report.h"
 #include "util/unwanted.h"
@@ -242,15 +243,11 @@ chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
             uint64_t *copied)
 {
   struct run r = { .job = job, .chunk = job->chunk ? job->chunk : MIN_CHUNK };
-  pthread_condattr_t attr;
 
   while (job->chunk == 0 && job->size / r.chunk > MAX_CHUNKS)
     r.chunk *= 2;
   pthread_mutex_init (&r.lock, NULL);
-  pthread_condattr_init (&attr);
-  pthread_condattr_setclock (&attr, CLOCK_MONOTONIC);
-  pthread_cond_init (&r.ended, &attr);
-  pthread_condattr_destroy (&attr);
+  clock_init_condition (&r.ended);
 
   run_threads (&r, watch);
 

@@ -139,6 +139,17 @@ layers_share (struct layers *s, const struct layers *of, unsigned from, unsigned
   return 0;
 }
 
+struct layers *
+layers_copy (const struct layers *of)
+{
+  struct layers *s = layers_new ();
+
+  if (s == NULL || layers_share (s, of, 0, of->n) == 0)
+    return s;
+  layers_free (s);
+  return NULL;
+}
+
 int
 layers_share_raw (struct layers *s, const struct layers *of, unsigned i)
 {

@@ -109,7 +109,6 @@ struct checkpoint *
 checkpoint_new (const struct checkpoint_options *options)
 {
   struct checkpoint *ck = memory_new (1, sizeof *ck);
-  pthread_condattr_t monotonic;
 
   if (ck == NULL)
     return NULL;
@@ -124,10 +123,7 @@ checkpoint_new (const struct checkpoint_options *options)
   ck->opaque = options->opaque;
   pthread_mutex_init (&ck->lock, NULL);
   pthread_cond_init (&ck->turn, NULL);
-  pthread_condattr_init (&monotonic);
-  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init (&ck->tick, &monotonic);
-  pthread_condattr_destroy (&monotonic);
+  clock_init_condition (&ck->tick);
   return ck;
 }
 

@@ -136,7 +136,6 @@ readahead_new (struct epoch *epoch, _Atomic (const struct view *) *current,
                struct readahead_load *load)
 {
   struct readahead *r = memory_new (1, sizeof *r);
-  pthread_condattr_t attributes;
 
   if (r == NULL)
     return NULL;
@@ -144,10 +143,7 @@ readahead_new (struct epoch *epoch, _Atomic (const struct view *) *current,
   r->current = current;
   r->load = load;
   pthread_mutex_init (&r->lock, NULL);
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (&r->wake, &attributes);
-  pthread_condattr_destroy (&attributes);
+  clock_init_condition (&r->wake);
   for (unsigned i = 0; i < MOST_THREADS; i++)
     r->workers[i].readahead = r;
   return r;

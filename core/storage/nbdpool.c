@@ -724,17 +724,6 @@ nbdpool_cache (struct nbdpool *p, uint64_t count, uint64_t offset)
 
 /* --- opening --- */
 
-static void
-init_settled (pthread_cond_t *settled)
-{
-  pthread_condattr_t attributes;
-
-  pthread_condattr_init (&attributes);
-  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init (settled, &attributes);
-  pthread_condattr_destroy (&attributes);
-}
-
 struct nbdpool *
 nbdpool_open (const char *uri, const char *name,
               const struct storage_link_options *options)
@@ -752,7 +741,7 @@ nbdpool_open (const char *uri, const char *name,
   }
   p->options = *options;
   pthread_mutex_init (&p->lock, NULL);
-  init_settled (&p->settled);
+  clock_init_condition (&p->settled);
   p->nr_slots = 1;
   if (nbdlink_open (p->uri, p->name, options->connect_timeout_ms, false, options,
                     &p->slots[0].link) == -1) {

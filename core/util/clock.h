@@ -6,6 +6,7 @@
 #ifndef QCOW2_CLOCK_H
 #define QCOW2_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -27,6 +28,18 @@ clock_ns (void)
 
   clock_gettime (CLOCK_MONOTONIC, &now);
   return now.tv_sec * INT64_C (1000000000) + now.tv_nsec;
+}
+
+/* Initializes a condition whose waits end by CLOCK_MONOTONIC. */
+static inline void
+clock_init_condition (pthread_cond_t *condition)
+{
+  pthread_condattr_t attributes;
+
+  pthread_condattr_init (&attributes);
+  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init (condition, &attributes);
+  pthread_condattr_destroy (&attributes);
 }
 
 #endif /* QCOW2_CLOCK_H */
