@@ -49,6 +49,7 @@
 #include "util/text.h"
 #include "format/otherformat.h"
 #include "storage/nbduri.h"
+#include "mapping/chain.h"
 #include "copy/copy.h"
 #include "copy/difference.h"
 #include "img/backupdisk.h"
@@ -201,7 +202,7 @@ judge (const struct backup *b)
     : b->disk->size < newest.size ? "the disk has become smaller"
     : b->onto && strcmp (b->onto, newest.file) != 0 ? "it goes to another target"
     : !b->onto && !generationfile_is_there (b->repository, n - 1)
-    ? "a file of the newest backup is missing, or has another size"
+    ? "a file of the newest backup is missing, or is not what it was"
     : is_flag (base, "recording") ? NULL : judge_later (b, base);
 }
 
@@ -609,6 +610,18 @@ check_onto (const struct backup *b)
   return -1;
 }
 
+/* Could no image lie over the files of the newest generation? */
+static bool
+is_long (const struct repository *r)
+{
+  unsigned i = repository_count (r) - 1, files = 1;
+
+  for (; repository_get (r, i).backing; i--, files++)
+    if (i == 0)
+      return files + 1 >= CHAIN_MAX_LAYERS;
+  return files >= CHAIN_MAX_LAYERS;
+}
+
 static int
 begin_backup (struct backup *b)
 {
@@ -624,6 +637,8 @@ begin_backup (struct backup *b)
     return -1;
   if (b->why_full == NULL && is_given (b->a, &option_full))
     b->why_full = was_asked;
+  if (b->why_full == NULL && !b->onto && is_long (b->repository))
+    b->why_full = "the newest backup lies over too many files";
   return 0;
 }
 
@@ -738,6 +753,14 @@ describe (const struct backup *b)
   return b->why_full ? jsontext_add (x, { "why-full", jsontext_string (b->why_full) }) : x;
 }
 
+/* Names may be of any bytes. */
+static void
+print_name (const struct backup *b)
+{
+  jsontext_put (b->disk->name, stdout);
+  fputs (": ", stdout);
+}
+
 static int
 tell (const struct backup *all, unsigned n)
 {
@@ -753,16 +776,21 @@ tell (const struct backup *all, unsigned n)
   for (unsigned i = 0; i < n && !is_given (all[0].a, &option_quiet); i++) {
     const struct backup *const b = &all[i];
 
-    printf ("%s: %s backup %" PRIu64 ": %s in %s%s%s%s%s\n", b->disk->name,
-            b->why_full ? "full" : "incremental", b->g.number, readable (b->g.bytes, size),
-            b->file, is_given (b->a, &option_verify) ? ", verified" : "",
+    print_name (b);
+    printf ("%s backup %" PRIu64 ": %s in ", b->why_full ? "full" : "incremental",
+            b->g.number, readable (b->g.bytes, size));
+    jsontext_put (b->file, stdout);
+    printf ("%s%s%s%s\n", is_given (b->a, &option_verify) ? ", verified" : "",
             b->why_full ? " (" : "", b->why_full ? b->why_full : "",
             b->why_full ? ")" : "");
-    if (b->removed > 0)
-      printf ("%s: older backups removed: %u\n", b->disk->name, b->removed);
-    if (b->unpruned)
-      printf ("%s: this backup is complete, but older ones were not merged\n",
-              b->disk->name);
+    if (b->removed > 0) {
+      print_name (b);
+      printf ("older backups removed: %u\n", b->removed);
+    }
+    if (b->unpruned) {
+      print_name (b);
+      printf ("this backup is complete, but older ones were not merged\n");
+    }
   }
   return EXIT_SUCCESS;
 }
@@ -787,7 +815,17 @@ open_repository (struct backup *b, unsigned i)
 
   if (directory == NULL)
     return no_memory (b);
-  b->repository = repository_begin (directory, b->disk->name);
+  for (unsigned j = 0; j < i; j++) {
+    CLEANUP_FREE char *other = directory_of (b->a, j);
+
+    if (other && strcmp (other, directory) == 0) {
+      report_error ("%s and %s would have the same repository, %s", b->a->operands[j],
+                    b->a->operands[i], directory);
+      errno = EINVAL;
+      return -1;
+    }
+  }
+  b->repository = repository_begin (directory, b->disk->name, backupdisk_file (b->disk));
   return b->repository ? 0 : -1;
 }
 

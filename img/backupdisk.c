@@ -278,6 +278,14 @@ backupdisk_is_at (const struct backupdisk *d, const char *uri, const char *snaps
   return is;
 }
 
+const char *
+backupdisk_file (const struct backupdisk *d)
+{
+  return d->live
+    ? jsontext_text (json_object_get (live_inserted (d->live), "image"), "filename")
+    : d->file->options.path;
+}
+
 /* Two names with the same place are of the same bytes. */
 struct place { dev_t dev; ino_t ino; };        /* INO 0: the device itself */
 

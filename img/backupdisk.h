@@ -64,6 +64,8 @@ extern int backupdisk_edit (struct backupdisk *disks, const struct backupdisk_ed
  * the internal SNAPSHOT, whose name is random. */
 extern bool backupdisk_is_at (const struct backupdisk *, const char *uri,
                               const char *snapshot);
+/* Its image, as the server calls it.  Belongs to the disk. */
+extern const char *backupdisk_file (const struct backupdisk *);
 /* Is this file, or device, one of the disk, or does it lead to one? */
 extern bool backupdisk_has_file (const struct backupdisk *, const char *path);
 /* No other process is expected to use it. */

@@ -92,7 +92,8 @@ merge (const struct arguments *a, struct repository *r, bool sum)
 
   if (repository_count (r) > 1)
     next = repository_get (r, 1);
-  if (change (a, r, g.file, true, commit_one, NULL) == -1 ||
+  if (generationfile_check (r, 0, false) == -1 ||
+      change (a, r, g.file, true, commit_one, NULL) == -1 ||
       measure (r, g.backing, sum, &g, &base) == -1)
     return -1;
   if (next.backing && (change (a, r, next.file, false, name_below, &g) == -1 ||

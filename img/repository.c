@@ -15,9 +15,9 @@
  * is there; any other file with such a name was left by a program that was killed, and is
  * removed by the next backup.
  *
- * The oldest generation may lie over a file that is no generation any more: while that is to
- * be merged into it (prune.c).  Of files that change then, the manifest knows neither size nor
- * checksum, until that is done.
+ * The oldest generation may lie over a file that is no generation any more (BELOW): while that
+ * is to be merged into it (prune.c).  Of files that change then, the manifest knows neither size
+ * nor checksum, until that is done.
  *
  * A manifest may have been damaged, or come from an attacker: names in it are those of
  * files in the directory.
@@ -160,13 +160,13 @@ repository_describe (const struct repository *r, unsigned i)
   json_t *g = json_copy (json_array_get (generations (r), i));
 
   json_object_del (g, "marks");
+  json_object_del (g, "below");
   return g;
 }
 
-struct repository_generation
-repository_get (const struct repository *r, unsigned i)
+static struct repository_generation
+read_generation (const json_t *g)
 {
-  const json_t *g = json_array_get (generations (r), i);
   struct repository_generation x = {
     .number = number_of (g, "number"), .file = text_of (g, "file"),
     .backing = text_of (g, "backing"), .bitmap = text_of (g, "bitmap"),
@@ -185,6 +185,24 @@ repository_get (const struct repository *r, unsigned i)
   x.raw = x.onto || (is_generation (x.file, &x.raw) && x.raw);
   if (x.backing)
     is_generation (x.backing, &x.raw_backing);
+  return x;
+}
+
+struct repository_generation
+repository_get (const struct repository *r, unsigned i)
+{
+  return read_generation (json_array_get (generations (r), i));
+}
+
+struct repository_generation
+repository_below (const struct repository *r)
+{
+  const json_t *oldest = json_array_get (generations (r), 0);
+  struct repository_generation x = read_generation (json_object_get (oldest, "below"));
+
+  x.file = text_of (oldest, "backing");
+  x.raw = x.file && is_generation (x.file, &x.raw) && x.raw;
+  x.backing = NULL;
   return x;
 }
 
@@ -226,6 +244,8 @@ judge_generation (const json_t *g, uint64_t before)
     : !json_is_integer (json_object_get (g, "number")) ||
     json_integer_value (json_object_get (g, "number")) <= (json_int_t) before
     ? "numbers of generations do not rise"
+    : json_integer_value (json_object_get (g, "number")) == INT64_MAX
+    ? "there is no number for the next generation"
     : (onto ? json_object_get (g, "file") || backing || (onto[0] != '/' && !nbduri_is (onto))
        : !is_generation (text_of (g, "file"), &raw) ||
        (backing && (raw || !is_generation (json_string_value (backing), &raw))))
@@ -458,13 +478,22 @@ repository_forget (struct repository *r, unsigned n)
 {
   const struct repository_generation unknown = { .sum = NULL };
   json_t *list = json_deep_copy (generations (r));
+  json_t *last = json_incref (json_array_get (list, n - 1)), *oldest;
 
   for (unsigned i = 0; i < n; i++)
     json_array_remove (list, 0);
-  /* It is about to be merged: its file may change, and the next one's will. */
-  if (json_object_get (json_array_get (list, 0), "backing"))
+  oldest = json_array_get (list, 0);
+  /* It is about to be merged: its file may change, and those below and above it will. */
+  if (json_object_get (oldest, "backing")) {
+    set_file (last, &unknown);
     for (unsigned i = 0; i < 2; i++)
       set_file (json_array_get (list, i), &unknown);
+    if (json_object_set (oldest, "below", last) == -1) {
+      json_decref (list);
+      list = NULL;
+    }
+  }
+  json_decref (last);
   return save_list (r, list);
 }
 
@@ -475,6 +504,7 @@ repository_merge (struct repository *r, const struct repository_generation *olde
   json_t *list = json_deep_copy (generations (r)), *g = json_array_get (list, 0);
   json_t *backing = json_incref (json_object_get (g, "backing"));
 
+  json_object_del (g, "below");
   if (json_object_set_new (g, "file", backing) == -1 ||
       json_object_set_new (g, "kind", json_string ("full")) == -1 ||
       json_object_del (g, "backing") == -1 || !set_file (g, oldest) ||
@@ -664,9 +694,13 @@ repository_abandon (struct repository *r)
 }
 
 static int
-begin_manifest (struct repository *r, const char *disk)
+begin_manifest (struct repository *r, const char *disk, const char *image)
 {
-  if (make_directory (r->path, &r->directories) == -1 || take_lock (r) == -1)
+  if (make_directory (r->path, &r->directories) == -1)
+    return -1;
+  if (repository_contains (r, image))
+    return fail (r, "the disk itself is there", NULL);
+  if (take_lock (r) == -1)
     return -1;
   if (read_manifest (r) == 0)
     return repository_sweep (r);
@@ -674,11 +708,11 @@ begin_manifest (struct repository *r, const char *disk)
 }
 
 struct repository *
-repository_begin (const char *directory, const char *disk)
+repository_begin (const char *directory, const char *disk, const char *image)
 {
   struct repository *r = new_repository (directory);
 
-  if (r && begin_manifest (r, disk) == 0)
+  if (r && begin_manifest (r, disk, image) == 0)
     return r;
   repository_free (r);
   return NULL;

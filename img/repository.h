@@ -19,8 +19,9 @@ struct repository;
 extern struct repository *repository_open (const char *directory);
 /* The same for a backup: no other process makes one meanwhile, and what an earlier one
  * has left half done is removed.  Creates it, if there is none, for the disk that is
- * called DISK. */
-extern struct repository *repository_begin (const char *directory, const char *disk);
+ * called DISK, whose image must not be in it. */
+extern struct repository *repository_begin (const char *directory, const char *disk,
+                                            const char *image);
 /* Removes it again, if repository_begin has created it, and there is no generation. */
 extern void repository_abandon (struct repository *);
 extern void repository_free (struct repository *);      /* NULL is allowed */
@@ -58,6 +59,9 @@ struct repository_generation {
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
 extern struct repository_generation repository_get (const struct repository *, unsigned i);
+/* The file into which the oldest one is to be merged, as that of a generation that is none any
+ * more; file == NULL: there is none. */
+extern struct repository_generation repository_below (const struct repository *);
 /* The description of one, for people's programs; the caller frees it. */
 extern json_t *repository_describe (const struct repository *, unsigned i);
 /* Which one has that number?  -1: none (not reported). */

@@ -119,6 +119,8 @@ static int
 tell (const struct arguments *a, const struct repository *r, int i)
 {
   const struct repository_generation g = repository_get (r, i);
+  const unsigned unknown = generationfile_unknown (r, i);
+  const bool verifies = is_given (a, &option_verify);
   CLEANUP_FREE char *target = publicname (a->operands[1]);
   char size[READABLE];
 
@@ -129,10 +131,14 @@ tell (const struct arguments *a, const struct repository *r, int i)
   if (wants_json (a))
     return print_json (jsontext_add (repository_describe (r, i),
       { "target", jsontext_string (target) },
-      { "verified", json_boolean (is_given (a, &option_verify)) }));
-  if (!is_given (a, &option_quiet))
-    printf ("%s: backup %" PRIu64 " of %s: %s%s\n", target, g.number, g.date,
-            readable (g.size, size), is_given (a, &option_verify) ? ", verified" : "");
+      { "verified", json_boolean (verifies && unknown == 0) }));
+  if (is_given (a, &option_quiet))
+    return EXIT_SUCCESS;
+  printf ("%s: backup %" PRIu64 " of %s: %s%s", target, g.number, g.date,
+          readable (g.size, size), verifies && unknown == 0 ? ", verified" : "");
+  if (verifies && unknown > 0)
+    printf (", not verified: files without a checksum: %u", unknown);
+  printf ("\n");
   return EXIT_SUCCESS;
 }
 
@@ -176,6 +182,7 @@ static int
 verify (const struct arguments *a, const struct repository *r)
 {
   const unsigned n = repository_count (r);
+  const unsigned unknown = generationfile_unknown (r, -1);
   unsigned known = 0;
 
   if (n > 0 && repository_get (r, 0).onto) {
@@ -189,9 +196,13 @@ verify (const struct arguments *a, const struct repository *r)
   if (wants_json (a))
     return print_json (jsontext_object ({ "generations", jsontext_number (n) },
                                         { "checksums", jsontext_number (known) }));
-  if (!is_given (a, &option_quiet))
-    printf ("%s: %u generations, %u with a checksum: no errors\n", a->operands[0], n,
-            known);
+  if (is_given (a, &option_quiet))
+    return EXIT_SUCCESS;
+  printf ("%s: %u generations, %u with a checksum: %s", a->operands[0], n, known,
+          known > 0 ? "no errors" : "nothing was compared");
+  if (unknown > 0)
+    printf ("; files without: %u", unknown);
+  printf ("\n");
   return EXIT_SUCCESS;
 }
 

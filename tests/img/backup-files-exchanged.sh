@@ -63,14 +63,21 @@ mkdir good
 cp -r a.qcow2 backups good
 truncate -s -64k backups/000002.qcow2
 refused '000002.qcow2: the file of generation 2 has another size'
-full 'a file of the newest backup is missing, or has another size'
+full 'a file of the newest backup is missing, or is not what it was'
 rm backups/000002.qcow2
 refused '000002.qcow2: .*No such file'
-full 'a file of the newest backup is missing, or has another size'
+full 'a file of the newest backup is missing, or is not what it was'
 cp others/000001.qcow2 backups
 cp good/backups/000002.qcow2 backups
 refused '000001.qcow2: the file of generation 1 has another size'
 cp good/backups/000001.qcow2 backups
+# Exchanged for one another, of the same size.
+cp good/backups/000002.qcow2 backups/000003.qcow2
+cp good/backups/000003.qcow2 backups/000002.qcow2
+[ "$(stat -c %s good/backups/00000[23].qcow2 | uniq | wc -l)" = 1 ]
+img_refused 'lies over another file than the manifest says' restore backups x.raw
+full 'a file of the newest backup is missing, or is not what it was'
+cp good/backups/00000[23].qcow2 backups
 # The data of one byte.
 at="$(grep -obUaPm 1 '\x08{512}' backups/000001.qcow2 | cut -d : -f 1 | head -n 1)"
 printf x | dd of=backups/000001.qcow2 bs=1 seek="$at" conv=notrunc status=none
@@ -103,3 +110,20 @@ img backup -q --verify --keep 2 a.qcow2 backups
 sums 2
 img restore --output=json backups x.raw | grep '"target": "x.raw"'
 qemu-img compare -f qcow2 -F raw a.qcow2 x.raw
+
+# edit CODE: of the manifest m.
+edit ()
+{
+  "$python" -c "
+import json
+m = json.load(open('backups/manifest.json'))
+$1
+json.dump(m, open('backups/manifest.json', 'w'))"
+}
+# Without checksums, nothing is called verified.
+edit 'for g in m["generations"]: del g["sha256"]'
+img restore --verify backups | grep '2 generations, 0 with a checksum: nothing was compared'
+img restore --verify backups x.raw | grep 'not verified: files without a checksum: 2'
+# There is no number after the last one.
+edit 'm["generations"][-1]["number"] = 2 ** 63 - 1'
+img_refused 'there is no number for the next generation' backup a.qcow2 backups
