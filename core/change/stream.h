@@ -34,8 +34,8 @@ extern uint64_t stream_size (const struct stream *);
 /* Does the image lie there already? */
 extern bool stream_is_done (const struct stream *);
 /* Stores in the image what it shows of the layers that will not be below it any more, while
- * clients use the disk; for the top image the caller is a writer (disk_connect).  Returns 0: all of it
- * is durable; or -1 (reported, or what the watch says). */
+ * clients use the disk; for the top image the caller is a writer (disk_connect).  Returns 0:
+ * all of it is durable; or -1 (reported, or what the watch says). */
 extern int stream_copy (struct stream *, const struct stream_watch *);
 /* After that: makes the change of the header, once.  0 or -1, as disk_change; but below the
  * top, the header may be changed then although the disk goes on as before. */

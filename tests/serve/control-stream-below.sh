@@ -10,38 +10,16 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
-requires qemu-storage-daemon --version
+. "$srcdir/lib/livechain.sh"
 
-# make_chain DIRECTORY: five images of 16M, the lowest one first
-make_chain ()
-{
-  local i
-
-  mkdir "$tmp/$1"
-  qemu-img create -q -f qcow2 "$tmp/$1/b0.qcow2" 16M
-  for i in 1 2 3 4; do
-    qemu-io -f qcow2 -c "write -P $i $((i * 2))M 3M" "$tmp/$1/b$((i - 1)).qcow2"
-    qemu-img create -q -f qcow2 -b "$tmp/$1/b$((i - 1)).qcow2" -F qcow2 "$tmp/$1/b$i.qcow2"
-  done
-  qemu-io -f qcow2 -c 'write -P 8 6M 64k' "$tmp/$1/b3.qcow2"
-  qemu-io -f qcow2 -c 'write -P 9 12M 1M' "$tmp/$1/b4.qcow2"
-}
-make_chain ours
-make_chain theirs
+for d in ours theirs; do
+  make_chain $d 5
+  qemu-io -f qcow2 -c 'write -P 8 6M 64k' "$tmp/$d/b3.qcow2"
+done
 
 # --- as qemu-storage-daemon ---
 
-start_nbdkit control="$sockdir/o.qmp" "$tmp/ours/b4.qcow2"
-nodes=()
-for i in 0 1 2 3 4; do
-  name=node$((4 - i))
-  if [ $i = 4 ]; then name=disk; fi
-  backing=,backing=node$((5 - i))
-  if [ $i = 0 ]; then backing=; fi
-  nodes+=(--blockdev "driver=file,filename=$tmp/theirs/b$i.qcow2,node-name=f$i"
-          --blockdev "driver=qcow2,file=f$i,node-name=$name$backing")
-done
-start_storage_daemon "${nodes[@]}"
+serve_chains 5
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import sys
@@ -96,7 +74,7 @@ qemu-img compare -q -f qcow2 -F qcow2 "$tmp/ours/b4.qcow2" "$tmp/theirs/b4.qcow2
 
 # --- with clients ---
 
-make_chain live
+make_chain live 5
 d=$tmp/live
 qemu-img create -q -f qcow2 -b "$d/b3.qcow2" -F qcow2 "$d/other.qcow2"
 qemu-io -f qcow2 -c 'write -P 7 1M 1M' "$d/other.qcow2"
