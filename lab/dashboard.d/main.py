@@ -207,6 +207,8 @@ def curves(prometheus, panel, begin, end):
         expr = expr.replace("$__rate_interval", RATE)
         found += [(legend(target, labels), points)
                   for labels, points in prometheus.query(expr, begin, end)]
+    if not found:
+        fail("%s: Prometheus knows nothing of what this panel shows" % panel["title"])
     found = [c for c in found if any(v for _, v in c[1])]
     return sorted(found, key=lambda c: -sum(v for _, v in c[1]))[:MOST]
 
