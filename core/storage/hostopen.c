@@ -185,7 +185,9 @@ check_same (const struct hostfile *f, int fd)
   return -1;
 }
 
-/* The new descriptor has the same locks, before it takes the place of the old one. */
+/* The new descriptor has the same locks, before it takes the place of the old one.  That one
+ * gives up its own: as long as a thread reads with it, it stays open, and would be another
+ * program to a writer's lock. */
 static int
 become_writable (struct storage *s)
 {
@@ -203,9 +205,12 @@ become_writable (struct storage *s)
     r = 0;
   else if (check_same (f, fd) == 0 &&
            hostlock_change (fd, s->path, STORAGE_UNLOCKED, f->role) == 0) {
+    hostlock_change (f->fd, s->path, f->role, STORAGE_UNLOCKED);
     r = dup3 (fd, f->fd, O_CLOEXEC) == -1 ? -1 : 0;
-    if (r == -1)
+    if (r == -1) {
       report_error ("%s: cannot open for writing: %m", s->path);
+      hostlock_change (f->fd, s->path, STORAGE_UNLOCKED, f->role);
+    }
     s->writable = r == 0;
   }
   KEEP_ERRNO_FOR_BLOCK;
