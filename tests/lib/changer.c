@@ -93,18 +93,65 @@ change_snapshot (struct changer *c)
   free (c->shown);
 }
 
-/* --- other changes --- */
+/* --- bitmaps --- */
+
+/* Makes these changes in one step; now and then the snapshot is taken in the same one. */
+static bool
+edit_bitmaps (struct changer *c, const struct bitmapedit *edits, size_t n)
+{
+  const bool snapshot = !c->has_snapshot && rng_below (&c->rng, 2) == 0;
+
+  if (!changed (c, bitmapedit_with_snapshot (c->disk, snapshot ? "live" : NULL, edits, n,
+                                             NULL)))
+    return false;
+  if (snapshot) {
+    c->has_snapshot = true;
+    read_snapshot (c, &c->shown, &c->len);
+  }
+  return true;
+}
 
 static void
 change_bitmaps (struct changer *c)
 {
-  const struct bitmapedit one = {
-    .what = c->has_bitmap ? BITMAP_REMOVE : BITMAP_ADD, .name = "live",
+  static const struct bitmapedit
+    add = { .what = BITMAP_ADD, .name = "live" },
+    clear = { .what = BITMAP_CLEAR, .name = "live" },
+    remove = { .what = BITMAP_REMOVE, .name = "live" },
+    /* As a backup begins, and as one that failed ends. */
+    divide[] = {
+      { .what = BITMAP_DISABLE, .name = "live" }, { .what = BITMAP_ADD, .name = "next" },
+    },
+    join[] = {
+      { .what = BITMAP_ENABLE, .name = "live" },
+      { .what = BITMAP_MERGE, .name = "live", .merged = "next" },
+      { .what = BITMAP_REMOVE, .name = "next" },
+    };
+
+  if (!c->has_bitmap)
+    c->has_bitmap = edit_bitmaps (c, &add, 1);
+  else if (c->is_divided)
+    c->is_divided = !edit_bitmaps (c, join, 3);
+  else if (rng_below (&c->rng, 3) == 0)
+    c->is_divided = edit_bitmaps (c, divide, 2);
+  else if (rng_below (&c->rng, 2) == 0)
+    edit_bitmaps (c, &clear, 1);
+  else
+    c->has_bitmap = !edit_bitmaps (c, &remove, 1);
+}
+
+static void
+remove_bitmaps (struct changer *c)
+{
+  static const struct bitmapedit both[] = {
+    { .what = BITMAP_REMOVE, .name = "live" }, { .what = BITMAP_REMOVE, .name = "next" },
   };
 
-  if (changed (c, bitmapedit_disk (c->disk, &one, 1, NULL)))
-    c->has_bitmap = !c->has_bitmap;
+  if (c->has_bitmap)
+    CHECK (changed (c, bitmapedit_disk (c->disk, both, c->is_divided ? 2 : 1, NULL)));
 }
+
+/* --- other changes --- */
 
 static void
 grow (struct changer *c)
@@ -149,8 +196,7 @@ change (void *opaque)
   }
   if (c->has_snapshot)
     change_snapshot (c);
-  if (c->has_bitmap)
-    change_bitmaps (c);
+  remove_bitmaps (c);
   return NULL;
 }
 

@@ -29,14 +29,16 @@ struct changer {
   pthread_t thread;
   atomic_bool ends;
   bool has_snapshot, has_bitmap;
+  bool is_divided;              /* another bitmap, "next", records in place of it */
   unsigned char *shown;         /* by the snapshot */
   uint64_t len;
 };
 
-/* It creates and deletes a snapshot and a bitmap, both called "live", and changes features.
- * What the snapshot shows must not change. */
+/* It creates and deletes a snapshot and a bitmap, both called "live", together or not, has
+ * another bitmap record in place of that one and merges it, and changes features.  What the
+ * snapshot shows must not change. */
 extern void changer_start (struct changer *);
-/* Waits until the snapshot and the bitmap are gone again. */
+/* Waits until the snapshot and the bitmaps are gone again. */
 extern void changer_stop (struct changer *);
 
 #endif /* TEST_CHANGER_H */
