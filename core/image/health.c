@@ -5,7 +5,8 @@
  * Two events end this, both for as long as we serve the image: metadata is found to be
  * wrong (the specification's "corrupt bit"), or an I/O failure means that memory and
  * file may differ (R9).  In both cases reads still work.  An image becomes healthy again
- * only when it is opened again.
+ * only when it is opened again.  (Health stands for both events, and for the marks
+ * below.)
  *
  * This file also marks an image from its first change until everything is in order again:
  *
@@ -19,8 +20,8 @@
  *   version 2              not at all: it has no feature bits.
  *
  * Locks: `lock' serialises writes of the features; while an image is being changed,
- * nothing else writes them.  `why_lock' is taken last.  `stopped' is an atomic that only changes from false to true,
- * so it is read without a lock.
+ * nothing else writes them.  `why_lock' is taken last.  `stopped' is an atomic that only
+ * changes from false to true, so it is read without a lock.
  */
 
 #include <config.h>

@@ -13,8 +13,8 @@
 
 struct health;
 
-/* Both pointers must outlive it, the header until another one is adopted.  NULL on ENOMEM.  At first, corruption is not recorded
- * in the file (see health_set_writable). */
+/* Both pointers must outlive it, the header until another one is adopted.  NULL on
+ * ENOMEM.  At first, corruption is not recorded in the file (see health_set_writable). */
 extern struct health *health_new (struct storage *, struct header *);
 extern void health_free (struct health *);
 /* From now on HEADER is what the file says: the image was changed as a whole, and read

@@ -8,9 +8,10 @@
  * slot of a header in the image.  The program that made the header chose how long this
  * takes, so there is a limit.
  *
- * Images of a chain can have passphrases of their own.  There is no name for an image that
- * is known before the chain is opened, so the order of passphrases is that of the encrypted
- * images from the top.
+ * A secret is what the user gives; what it unlocks is a cipher (crypt).  Images of a
+ * chain can have passphrases of their own.  There is no name for an image that is known
+ * before the chain is opened, so the order of passphrases is that of the encrypted images
+ * from the top.
  *
  * Locks: none.
  */

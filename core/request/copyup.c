@@ -5,9 +5,10 @@
  * Specification: "Cluster mapping" (unallocated clusters read from the backing file).
  *
  * For copy-on-read, when a read finds something to store; and to have the top image lie
- * over other layers, or over none (copyup_store).  Ranges that the top image contains, and
- * ranges that read as zeros below, are left alone; over other layers, those are that have
- * the range in the same place.  The rest is stored, in whole clusters:
+ * over other layers, or over none (copyup_store).  (Overlay filesystems say copy up, too,
+ * whatever the occasion.)  Ranges that the top image contains, and ranges that read as
+ * zeros below, are left alone; over other layers, those are that have the range in the
+ * same place.  The rest is stored, in whole clusters:
  *
  *   claim     the guest clusters (rangelock); look them up again: from now on they stay
  *             unallocated
