@@ -55,8 +55,8 @@
  * server's log before the gate opens, tell that it is done.
  *
  * Internal snapshots show the base where they have no data of their own, and would show
- * something else afterwards (QEMU lets that happen).  So layers that are
- * copied must have none.
+ * something else afterwards (QEMU lets that happen).  So layers that are copied must have
+ * none.
  *
  * Locks: none.
  */

@@ -49,7 +49,7 @@ copy_scratch (const struct copy *c)
   return (c->beside ? 2 : 1) * piece_of (c);
 }
 
-/* What is told of a loss is one range, not its sectors. */
+/* A loss is reported as one range, not sector by sector. */
 struct loss { uint64_t at, len; int err; };
 
 static void

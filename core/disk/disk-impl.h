@@ -30,6 +30,10 @@
  *   or there can be no next generation, the disk is failed for good (R9), and its readers
  *   keep the old one.
  *
+ *   Opening a disk makes its first generation, and is no step: there is none before it.
+ *   Nor is a repair that the user asks for (check/check.c): the image need not be fit for
+ *   a disk.
+ *
  *   Exports that never change (snapshots, lower layers) hold the generation in which they
  *   were opened until their client leaves.
  */

@@ -272,7 +272,7 @@ struct disk_state {
 };
 extern void disk_get_state (struct disk *, struct disk_state *);
 
-/* Must somebody look after it? */
+/* Does it need the attention of its administrator? */
 static inline bool
 disk_is_bad (const struct disk_state *s)
 {

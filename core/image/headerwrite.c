@@ -29,9 +29,8 @@
  * stays at its temporary place, which is just as valid.
  *
  * The second way needs the field header_length (version 3, before and after) and unused
- * space.  If the
- * list has grown up to the name, the name needs a new place too.  If there is no way,
- * headerwrite_fits says so before anything is changed.
+ * space.  If the list has grown up to the name, the name needs a new place too.  If there
+ * is no way, headerwrite_fits says so before anything is changed.
  *
  * R8: fields and extensions that the caller does not name keep their bytes, and
  * extensions keep their order.

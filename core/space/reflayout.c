@@ -11,6 +11,13 @@
  * last one, at most a fifth of what the last one added (a count of 64 bits for 512 bytes,
  * and the table's entries), so it ends soon.
  *
+ * Four modules lay out with this, and write what they have laid out in ways of their own.
+ * refgrow has its blocks in memory, and refwrite writes them as they change, in rounds,
+ * while requests go on.  newimage computes any part of the file, and keeps no block.
+ * shadowwidth and repair write all of it anew, once from counts of another width, once
+ * from the recount.  (shadowend needs no layout: it moves the blocks that have changed,
+ * and the table.  leaks only lowers counts where they are.)
+ *
  * Pure: no files, no state.
  */
 

@@ -6,8 +6,8 @@
  * not part of a character is the escape \udcNN (80 to ff), as in Python's os.fsdecode:
  * half of a surrogate pair, which no valid string contains.  jansson neither accepts nor
  * writes such halves.  So in memory the byte is the character U+10FFNN, for which
- * jsontext_write writes the escape.  The real characters U+10FF80 to U+10FFFF (nobody's:
- * they are for private use) are taken as their four bytes, so that they are not mistaken.
+ * jsontext_write writes the escape.  The real characters U+10FF80 to U+10FFFF (which
+ * are for private use) are taken as their four bytes, so that they are not mistaken.
  * A program that turns the string into bytes again, as Python's os.fsencode does, always
  * gets those of the path.
  *

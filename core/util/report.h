@@ -42,8 +42,8 @@ extern bool report_traces (enum report_trace);
 enum report_event {
   /* Errors, which report_event reports, too. */
   EVENT_CORRUPT, EVENT_FAILED,
-  /* No errors of the work of this thread, but somebody must hear of them: reported, if no
-   * log of events has them. */
+  /* No errors of the work of this thread, but the user must learn of them: reported, if
+   * no log of events has them. */
   EVENT_LOW_SPACE, EVENT_NO_SPACE, EVENT_SPACE, EVENT_READ_ONLY, EVENT_DAMAGED,
   EVENT_REPAIRED, EVENT_MOVED,
   /* As expected: only report_debug reports them. */
