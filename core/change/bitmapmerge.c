@@ -26,6 +26,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
 #include "change/bitmapmerge.h"
@@ -159,12 +160,10 @@ int
 bitmapmerge_compute (const struct bitmapmerge_part *parts, size_t n,
                      const struct bitmapmerge_cell *c)
 {
-  CLEANUP_FREE uint64_t *buf = malloc (READ_WORDS * sizeof *buf);
+  CLEANUP_FREE uint64_t *buf = memory_get (READ_WORDS * sizeof *buf);
 
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  if (buf == NULL)
     return -1;
-  }
   memset (c->words, 0, c->bytes);
   for (size_t i = 0; i < n; i++)
     if (mark_part (c, &parts[i], buf) == -1)

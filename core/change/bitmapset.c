@@ -42,6 +42,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/format.h"
@@ -77,11 +78,9 @@ bitmapset_new (struct bitmapset *set, const struct image *image,
     .image = image, .dir = dir ? dir : &none, .disk_size = image->header.size,
     .marked = UINT64_MAX,
   };
-  set->items = calloc (set->dir->nr_all + more + 1, sizeof *set->items);
-  if (set->items == NULL) {
-    report_error ("calloc: %m");
+  set->items = memory_new (set->dir->nr_all + more + 1, sizeof *set->items);
+  if (set->items == NULL)
     return -1;
-  }
   for (; set->n < set->dir->nr_all; set->n++) {
     const struct bitmapdir_any *old = &set->dir->all[set->n];
 
@@ -130,11 +129,9 @@ bitmapset_add_part (struct bitmapset_item *item, const struct bitmapmerge_part *
       return 0;
     }
   }
-  p = realloc (item->parts, (item->nr_parts + 1) * sizeof *p);
-  if (p == NULL) {
-    report_error ("realloc: %m");
+  p = memory_resize (item->parts, item->nr_parts + 1, sizeof *p);
+  if (p == NULL)
     return -1;
-  }
   item->parts = p;
   p[item->nr_parts++] = *part;
   return 0;

@@ -40,6 +40,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "image/headerwrite.h"
 #include "check/check.h"
@@ -517,12 +518,10 @@ check_get_result (const struct check *c)
 int
 check_run (const struct check_options *options, struct check **ret)
 {
-  struct check *c = calloc (1, sizeof *c);
+  struct check *c = memory_new (1, sizeof *c);
 
-  if (c == NULL) {
-    report_error ("calloc: %m");
+  if (c == NULL)
     return -1;
-  }
   c->options = *options;
   c->result.mode = mode_name (options->mode);
   c->pace.watch = options->watch.step ? &c->options.watch : NULL;

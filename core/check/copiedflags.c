@@ -17,6 +17,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "check/copiedflags.h"
@@ -100,13 +101,11 @@ copiedflags_correct (struct storage *file, const struct header *h,
                      const struct recount *recount, unsigned char *cluster)
 {
   const struct flags flags = { file, h, recount, cluster }, *const f = &flags;
-  CLEANUP_FREE struct be64 *l1 = malloc (CHUNK * sizeof *l1);
+  CLEANUP_FREE struct be64 *l1 = memory_get (CHUNK * sizeof *l1);
   uint64_t done, n, i, at;
 
-  if (l1 == NULL) {
-    report_error ("malloc: %m");
+  if (l1 == NULL)
     return -1;
-  }
   for (done = 0; done < f->h->l1_entries; done += n) {
     n = min64 (f->h->l1_entries - done, CHUNK);
     at = f->h->l1_offset + done * sizeof *l1;

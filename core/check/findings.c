@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "check/findings.h"
 
@@ -36,12 +37,10 @@ struct findings {
 struct findings *
 findings_new (size_t limit)
 {
-  struct findings *f = calloc (1, sizeof *f);
+  struct findings *f = memory_new (1, sizeof *f);
 
-  if (f == NULL) {
-    report_error ("calloc: %m");
+  if (f == NULL)
     return NULL;
-  }
   f->limit = limit;
   pthread_mutex_init (&f->lock, NULL);
   return f;

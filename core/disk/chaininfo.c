@@ -21,6 +21,7 @@
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "image/filename.h"
 #include "image/imageinfo.h"
@@ -55,11 +56,10 @@ check_loop (const struct walk *w, const struct image *image)
 static int
 add (struct walk *w, struct image *image, bool raw)
 {
-  struct image **images = realloc (w->images, (w->n + 1) * sizeof *images);
+  struct image **images = memory_resize (w->images, w->n + 1, sizeof *images);
   json_t *info;
 
   if (images == NULL) {
-    report_error ("realloc: %m");
     image_close (image);
     return -1;
   }

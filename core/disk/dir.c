@@ -90,12 +90,10 @@ struct dir {
 int
 dir_open (const struct disk_options *options, struct dir **ret)
 {
-  struct dir *dir = calloc (1, sizeof *dir);
+  struct dir *dir = memory_new (1, sizeof *dir);
 
-  if (dir == NULL) {
-    report_error ("calloc: %m");
+  if (dir == NULL)
     return -1;
-  }
   dir->options = *options;
   readahead_load_init (&dir->load);
   dir->options.load = &dir->load;

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/compress.h"
 #include "disk/disk-impl.h"
@@ -67,12 +68,10 @@ check_watermark (const struct image *image)
 static struct disk *
 new_disk (const struct disk_options *options)
 {
-  struct disk *d = calloc (1, sizeof *d);
+  struct disk *d = memory_new (1, sizeof *d);
 
-  if (d == NULL) {
-    report_error ("calloc: %m");
+  if (d == NULL)
     return NULL;
-  }
   d->options = *options;
   pthread_mutex_init (&d->steps, NULL);
   pthread_mutex_init (&d->lock, NULL);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "format/entry.h"
 #include "disk/exportkind.h"
@@ -92,13 +93,11 @@ new_export (struct disk *d, const char *name)
 {
   struct generation *g = generation_hold (d);
   struct export_slot *instant, *slot = exports_find (g, name, &instant);
-  struct export *e = slot ? calloc (1, slot->kind->bytes) : NULL;
+  struct export *e = slot ? memory_new (1, slot->kind->bytes) : NULL;
 
   if (e == NULL) {
     KEEP_ERRNO_FOR_BLOCK;
 
-    if (slot)
-      report_error ("calloc: %m");
     generation_drop (g);
     return NULL;
   }

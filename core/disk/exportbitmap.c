@@ -29,6 +29,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "disk/exportkind.h"
 
@@ -129,11 +130,9 @@ new_bits (const struct generation *g, size_t number)
     errno = ENOMEM;
     return NULL;
   }
-  b = calloc (1, sizeof *b);
-  if (b == NULL) {
-    report_error ("calloc: %m");
+  b = memory_new (1, sizeof *b);
+  if (b == NULL)
     return NULL;
-  }
   b->users = 1;
   b->bytes = bytes;
   b->state = BITS_FILLING;

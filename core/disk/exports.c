@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "util/utf8.h"
@@ -175,11 +176,9 @@ exports_index (struct generation *g)
 
   for (size_t k = 0; k < NR_KINDS; k++)
     n += kinds[k]->count (g);
-  g->exports = slot = calloc (n, sizeof *slot);
-  if (slot == NULL) {
-    report_error ("calloc: %m");
+  g->exports = slot = memory_new (n, sizeof *slot);
+  if (slot == NULL)
     return -1;
-  }
   g->nr_exports = n;
   for (size_t k = 0; k < NR_KINDS; k++)
     for (size_t i = 0; i < kinds[k]->count (g); i++)

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/remedy.h"
 #include "util/report.h"
 #include "format/entry.h"
@@ -114,10 +115,9 @@ make_frozen (struct generation *g)
 struct generation *
 generation_new (struct disk *d, struct image *image, struct layers *layers)
 {
-  struct generation *g = calloc (1, sizeof *g);
+  struct generation *g = memory_new (1, sizeof *g);
 
   if (g == NULL) {
-    report_error ("calloc: %m");
     layers_free (layers);
     return NULL;
   }

@@ -36,6 +36,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "format/format.h"
@@ -161,11 +162,9 @@ check_table (struct reading *r, uint64_t total)
 
   if (r->overlap == NULL)
     return 0;
-  buf = malloc (65536);
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  buf = memory_get (65536);
+  if (buf == NULL)
     return -1;
-  }
   for (done = 0; done < entries; done += n) {
     n = min64 (entries - done, 65536 / sizeof *buf);
     if (storage_read (r->file, buf, n * sizeof *buf,
@@ -190,11 +189,9 @@ add_entry (struct reading *r, uint64_t bits, bool follows)
   struct bitmapdir *dir = r->dir;
   struct bitmapdir_any *any = &dir->all[dir->nr_all];
 
-  any->name = calloc (1, len + 1);
-  if (any->name == NULL) {
-    report_error ("calloc: %m");
+  any->name = memory_new (1, len + 1);
+  if (any->name == NULL)
     return -1;
-  }
   dir->nr_all++;
   any->flags = get32 (r->raw.flags);
   any->follower = SIZE_MAX;
@@ -317,12 +314,10 @@ bitmapdir_list (struct storage *file, const struct header *h, struct overlap *ov
 uint64_t *
 bitmapdir_read_table (struct storage *file, const struct bitmapdir_entry *e)
 {
-  uint64_t *table = malloc (e->table_entries * sizeof *table);
+  uint64_t *table = memory_get (e->table_entries * sizeof *table);
 
-  if (table == NULL) {
-    report_error ("malloc: %m");
+  if (table == NULL)
     return NULL;
-  }
   if (storage_read (file, table, e->table_entries * sizeof *table, e->table) == -1) {
     KEEP_ERRNO_FOR_BLOCK;
     free (table);

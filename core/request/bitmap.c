@@ -53,6 +53,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "util/sparse.h"
@@ -72,22 +73,18 @@ bitmap_open (struct storage *file, const struct header *h,
              struct overlap *overlap, struct bitmaps **ret,
              char why[BITMAPDIR_WHY])
 {
-  struct bitmaps *bs = calloc (1, sizeof *bs);
+  struct bitmaps *bs = memory_new (1, sizeof *bs);
   int r;
 
-  if (bs == NULL) {
-    report_error ("calloc: %m");
+  if (bs == NULL)
     return -1;
-  }
   r = bitmapdir_read (file, h, overlap, &bs->dir, why);
   if (r != 0) {
     free (bs);
     return r;
   }
-  bs->list = calloc (bs->dir.n + 1, sizeof *bs->list);
-  if (bs->list == NULL)
-    report_error ("calloc: %m");
-  else
+  bs->list = memory_new (bs->dir.n + 1, sizeof *bs->list);
+  if (bs->list)
     bs->names = names_new (bs->dir.nr_all, name_of, bs->dir.all);
   if (bs->names == NULL) {
     free (bs->list);
@@ -297,11 +294,9 @@ bitmap_store (struct bitmaps *bs)
 
   if (!bs->unsettled)
     return 0;
-  buf = malloc (bs->h->cluster_size);
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  buf = memory_get (bs->h->cluster_size);
+  if (buf == NULL)
     return -1;
-  }
   if (bs->recording && bs->log)
     bitmaplog_end (bs);
   if (bs->recording && bitmapstore_write (bs, buf) == -1)
@@ -373,15 +368,13 @@ static int
 freeze_cells (struct bitmaps *bs, const struct bitmapdir_entry *e,
               const uint64_t *table, struct dirtyset *set)
 {
-  CLEANUP_FREE uint64_t *buf = malloc (bs->h->cluster_size);
+  CLEANUP_FREE uint64_t *buf = memory_get (bs->h->cluster_size);
   const uint64_t per_cell = bs->h->cluster_size / 8;
   const uint64_t words = div_up (e->bits, 64);
   uint64_t i, first;
 
-  if (buf == NULL) {
-    report_error ("malloc: %m");
+  if (buf == NULL)
     return -1;
-  }
   for (i = 0, first = 0; first < words; i++, first += per_cell)
     if (freeze_cell (bs, set, table[i], first, min64 (per_cell, words - first),
                      buf) == -1)
