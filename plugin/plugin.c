@@ -499,6 +499,7 @@ tell_unlisted (bool full, unsigned unlisted)
                   EXPORTS_MAX_NAME);
 }
 
+/* (With --tls=require nbdkit itself refuses this, and all else, until TLS is negotiated.) */
 static int
 qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
