@@ -5,7 +5,8 @@
  * It copies piece by piece, and obeys orders between them.  When little is left it is ready,
  * and looks from time to time for what has changed.  When it is to complete, it makes the
  * copy durable first, so that the last step is short.  If clients write faster than it
- * copies, the job does not end, as in QEMU, until they write less or it is cancelled.
+ * copies, the job does not end, as in QEMU, until they write less or it is cancelled.  What
+ * fails is dealt with as on-error says, also behind the gate, which opens then.
  *
  * Locks: see qmpjobs.c.
  */
@@ -76,16 +77,17 @@ qmpfollow_catch_up (struct job *j, struct follow *f)
   uint64_t copied;
   int r;
 
-  report_watch ();
   for (;;) {
+    report_watch ();
     r = follow_step (f, STEP, &copied);
     if (r == 0)
       r = follow_near (f);
     if (r == 0)
       r = follow_close (f);
-    if (r < 1)
-      return job_told (j, r);
-    if (tell (j, f, copied) == -1)
+    r = job_told (j, r);
+    if (r == 0)
+      return 0;
+    if ((r == -1 && go_on (j, f) == -1) || tell (j, f, copied) == -1)
       return -1;
   }
 }

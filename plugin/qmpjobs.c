@@ -48,7 +48,8 @@
 static const struct { const char *name; unsigned in; } verbs[] = {
   [JOB_CANCEL] = { "cancel", AT_WORK | IN (WAITING) | IN (PENDING) | IN (ABORTING) },
   [JOB_PAUSE] = { "pause", AT_WORK },
-  [JOB_RESUME] = { "resume", AT_WORK },
+  /* (QEMU copies the last part before a job is pending; here it can stop there.) */
+  [JOB_RESUME] = { "resume", AT_WORK | IN (PENDING) },
   [JOB_SET_SPEED] = { "set-speed", AT_WORK },
   [JOB_COMPLETE] = { "complete", IN (READY) | IN (STANDBY) },
   [JOB_FINALIZE] = { "finalize", IN (PENDING) },
@@ -631,7 +632,7 @@ jobs_order (struct jobs *jobs, const char *id, const struct job_order *o,
 
     if (check_order (j, o, e) == -1)
       return -1;
-    pending = j->status == PENDING && !j->prepares;
+    pending = o->verb == JOB_CANCEL && j->status == PENDING && !j->prepares;
     if (!pending)
       tell_order (j, o);
   }

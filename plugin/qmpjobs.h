@@ -37,8 +37,8 @@ struct job_kind {
   /* Returns 0: everything is done; or -1 with errno: it failed (reported), or job_step or
    * job_fails said so. */
   int (*run) (struct job *, void *opaque);
-  /* Before `finish', which may come long after `run' (job-finalize): what that needs.  Returns as
-   * `run' does; calls job_step, but not job_fails.  NULL: nothing. */
+  /* Before `finish', which may come long after `run' (job-finalize): what that needs.
+   * Returns as `run' does.  A job that stops here stays pending.  NULL: nothing. */
   int (*prepare) (struct job *, void *opaque);
   /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns
    * 0, or -1 (reported; the client gets that text); with `prepare', -1 with EAGAIN: that
