@@ -239,5 +239,5 @@ start_nbdkit control="$sockdir/qmp" "$tmp/old.qcow2"
 ask "$sockdir/qmp" "it is of version 2" disk
 stop_nbdkit
 start_nbdkit control="$sockdir/qmp" dir="$tmp/dir"
-ask "$sockdir/qmp" "one of a directory" i
+ask "$sockdir/qmp" "directory, in which its name means this file" i
 stop_nbdkit
