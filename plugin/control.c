@@ -17,7 +17,7 @@
  * At the end, jobs are cancelled.  Clients hear SHUTDOWN when the last request was
  * answered, and BLOCK_EXPORT_DELETED when everything is durable.
  *
- * Locks: none; while the thread runs, all belongs to it, but for `stop'.
+ * Locks: none; while the thread runs, all belongs to it, but for `cancels'.
  */
 
 #include <config.h>
@@ -77,6 +77,7 @@ struct control {
   struct client clients[MOST_CLIENTS];
   bool pauses;                  /* no client could be accepted */
   bool quits;                   /* a client has said so */
+  atomic_bool cancels;          /* the server ends, and jobs do not know yet */
   json_t *exports;              /* those at the end */
 };
 
@@ -361,6 +362,8 @@ serve (void *opaque)
     if (fds[1].revents)
       welcome (c);
     if (fds[2].revents) {
+      if (atomic_exchange (&c->cancels, false))
+        jobs_cancel (c->host.jobs);
       jobs_work (c->host.jobs);
       qmpthreshold_look (&c->host);
       tell_events (c);
@@ -411,6 +414,15 @@ control_news (const struct control *c)
 {
   if (c && c->host.jobs)
     jobs_wake (c->host.jobs);
+}
+
+void
+control_cancel (struct control *c)
+{
+  if (c == NULL || c->host.jobs == NULL)
+    return;
+  c->cancels = true;
+  jobs_wake (c->host.jobs);
 }
 
 int

@@ -23,6 +23,8 @@ extern int control_socket (const struct control *);
 extern json_t *control_jobs (const struct control *);
 /* There is news about space.  Any thread, with any locks held. */
 extern void control_news (const struct control *);
+/* The server begins to end: jobs are to be cancelled.  Any thread; NULL is allowed. */
+extern void control_cancel (struct control *);
 /* No command runs any more, and clients are told that the server ends.  NULL is
  * allowed. */
 extern void control_stop (struct control *);

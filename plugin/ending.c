@@ -5,7 +5,8 @@
  * When nbdkit is told to end, it refuses the next request of each client with an error,
  * waits until the clients have left, and does not call .close for what they had opened.
  * A virtual machine would see a disk error, and an idle client would hold the server.
- * So this file comes first, with the first signal, or QMP's quit:
+ * So this file comes first, with the first signal, or QMP's quit.  Jobs are cancelled, for
+ * which requests may wait, and:
  *
  *   1  nbdkit accepts no more connections.  They wait in the queue of the listening socket
  *      for the next server, if that is systemd's; others are refused.  Connections that
@@ -278,6 +279,7 @@ end_in_order (void *opaque)
 {
   await_end ();
   if (!e.stop) {
+    e.server.begins ();
     end_connections ();
     nbdkit_shutdown ();
   }

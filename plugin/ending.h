@@ -16,6 +16,7 @@ struct ending_server {
   const atomic_uint_fast64_t *open;     /* how many connections have an export */
   const atomic_int_fast64_t *last_ms;   /* when the last one got it (clock_ms) */
   bool (*is_busy) (void);       /* does any request run? */
+  void (*begins) (void);        /* called first; requests may wait for what that cancels */
   int spared;                   /* a listening socket that is not nbdkit's, or -1 */
 };
 

@@ -391,13 +391,20 @@ anything_is_busy (void)
   return dir ? dir_each (dir, is_busy, NULL) != 0 : disk && disk_is_busy (disk);
 }
 
+static void
+cancel_jobs (void)
+{
+  control_cancel (control);
+}
+
 /* Threads are started here: nbdkit may have become another process. */
 static int
 qcow2_after_fork (void)
 {
   const struct ending_server server = {
     .dir = params.nr_allow_uri > 0 ? dir : NULL, .open = &connections_open,
-    .last_ms = &connected_ms, .is_busy = anything_is_busy, .spared = control_socket (control),
+    .last_ms = &connected_ms, .is_busy = anything_is_busy, .begins = cancel_jobs,
+    .spared = control_socket (control),
   };
 
   if (eventlog_start () == -1 || (stats_file && stats_start (stats_file) == -1) ||

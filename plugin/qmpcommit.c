@@ -122,6 +122,14 @@ catch_up (struct job *j, void *opaque)
   return qmpfollow_catch_up (j, commit_follow (w->commit));
 }
 
+static void
+give_way (void *opaque)
+{
+  const struct work *w = opaque;
+
+  follow_give_way (commit_follow (w->commit));
+}
+
 static int
 finish_active (struct job *j, void *opaque)
 {
@@ -137,7 +145,7 @@ finish_active (struct job *j, void *opaque)
 
 static const struct job_kind active_kind = {
   .type = "commit", .repeats = true, .run = run_active, .prepare = catch_up,
-  .finish = finish_active, .free = free_work,
+  .give_way = give_way, .finish = finish_active, .free = free_work,
 };
 
 /* --- the command --- */

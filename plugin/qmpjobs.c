@@ -465,6 +465,8 @@ cancel (struct job *j)
   const bool waits = j->waits;
 
   j->cancelled = true;
+  if (j->prepares && j->kind->give_way)
+    j->kind->give_way (j->opaque);
   if (j->paused)
     resume (j);
   job_tell_thread (j);

@@ -40,6 +40,9 @@ struct job_kind {
   /* Before `finish', which may come long after `run' (job-finalize): what that needs.
    * Returns as `run' does.  A job that stops here stays pending.  NULL: nothing. */
   int (*prepare) (struct job *, void *opaque);
+  /* The job is cancelled while `prepare' runs, or when it has: clients must not wait for it
+   * any more.  Does no I/O.  NULL: they do not. */
+  void (*give_way) (void *opaque);
   /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns
    * 0, or -1 (reported; the client gets that text); with `prepare', -1 with EAGAIN: that
    * is needed again. */

@@ -74,6 +74,14 @@ catch_up (struct job *j, void *opaque)
   return qmpfollow_catch_up (j, mirror_follow (w->mirror));
 }
 
+static void
+give_way (void *opaque)
+{
+  const struct work *w = opaque;
+
+  follow_give_way (mirror_follow (w->mirror));
+}
+
 /* The disk goes on with the target, and has its nodes. */
 static int
 move (struct work *w)
@@ -127,7 +135,7 @@ why_incomplete (void *opaque)
 
 static const struct job_kind mirror = {
   .type = "mirror", .repeats = true, .run = copy, .prepare = catch_up,
-  .finish = finish, .free = end,
+  .give_way = give_way, .finish = finish, .free = end,
   .why_incomplete = why_incomplete,
 };
 

@@ -18,7 +18,8 @@
  *             to rest.  If clients wrote much meanwhile, rounds go on; so they do if much is
  *             left when the gate has closed, which opens again then
  *   rest      behind the gate; a job's thread does it, so that commands are answered if the
- *             target hangs (follow_close), and the gate stays closed until the end
+ *             target hangs (follow_close), and the gate stays closed until the end, or until
+ *             the copy is not wanted any more (follow_give_way)
  *
  * A target that is a layer of the disk (`contained') shows what was copied wherever a power
  * cut takes from the disk what hid it: writes that were not flushed.  A sector that was
@@ -70,7 +71,8 @@ struct follow {
   char *buf;                    /* copy_scratch bytes */
   bool target_failed;
   bool too_much;                /* was left when the gate had closed */
-  bool closed;                  /* the gate is, by follow_close */
+  atomic_bool closed;           /* the gate is, by follow_close */
+  atomic_bool gives_way;        /* it is not to be */
 
   _Atomic uint64_t done, left;  /* bytes; what is left of this round */
 };
@@ -284,7 +286,8 @@ follow_rest (struct follow *f)
   f->too_much = f->in_round = f->left > MOST_BEHIND_GATE;
   if (f->too_much)
     return -1;
-  while ((len = next_marked (f)) > 0) {
+  /* (Otherwise requests may run whose marks were just taken, as before a drain.) */
+  while (!f->gives_way && (len = next_marked (f)) > 0) {
     if (copy_some (f, len, UINT64_MAX, &done, &copied) == -1)
       return -1;
     advance (f, done);
@@ -297,6 +300,8 @@ follow_close (struct follow *f)
 {
   disk_close_gate (f->disk);
   f->closed = true;
+  if (f->gives_way)
+    follow_open (f);
   if (follow_rest (f) == 0) {
     f->target_failed = f->to.ops->sync (&f->to) == -1;
     if (!f->target_failed)
@@ -311,9 +316,15 @@ follow_open (struct follow *f)
 {
   KEEP_ERRNO_FOR_BLOCK;
 
-  if (f->closed)
+  if (atomic_exchange (&f->closed, false))
     disk_open_gate (f->disk);
-  f->closed = false;
+}
+
+void
+follow_give_way (struct follow *f)
+{
+  f->gives_way = true;
+  follow_open (f);
 }
 
 int

@@ -4,7 +4,8 @@
  * the rest.  See follow.c.
  *
  * Functions that return int return 0, or -1 with errno set and the error reported, except
- * where noted.  All are called by one thread at a time, except follow_progress.
+ * where noted.  All are called by one thread at a time, except follow_progress and
+ * follow_give_way.
  */
 
 #ifndef QCOW2_FOLLOW_H
@@ -54,6 +55,9 @@ extern void follow_progress (struct follow *, uint64_t *done, uint64_t *left);
  * closed until follow_open, or follow_free. */
 extern int follow_close (struct follow *);
 extern void follow_open (struct follow *);      /* nothing happens if it is not closed */
+/* Any thread: the copy is not wanted any more, so clients do not wait for it.  The gate opens,
+ * and stays open, whatever follow_close returns. */
+extern void follow_give_way (struct follow *);
 
 /* The end.  Before the gate closes: -1 with EAGAIN, not reported: too much is left, and it
  * can be called again after follow_near has returned 0. */
