@@ -109,7 +109,6 @@ clientlog_close (struct clientlog *l, const struct iocounts *c)
   free (l);
 }
 
-/* (For a client that asks for zeros only if that is fast, ENOTSUP is an answer.) */
 void
 clientlog_failed (struct clientlog *l, enum iostats_kind kind, uint64_t offset,
                   uint64_t bytes)
@@ -117,8 +116,7 @@ clientlog_failed (struct clientlog *l, enum iostats_kind kind, uint64_t offset,
   KEEP_ERRNO_FOR_BLOCK;
   const char *const why = strerror (errno);
 
-  if (l == NULL || (kind == IOSTATS_ZERO && errno == ENOTSUP) ||
-      atomic_exchange (&l->failed, true))
+  if (l == NULL || atomic_exchange (&l->failed, true))
     return;
   eventlog_write_client (EVENTLOG_ERROR, "request-failed", jsontext_add (
     json_copy (l->who),

@@ -15,7 +15,6 @@
 
 #include <config.h>
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -377,10 +376,9 @@ raise_to (_Atomic uint64_t *highest, uint64_t end)
     ;
 }
 
-/* (A client that asks for zeros only if that is fast gets another answer than an error.) */
 void
 iostats_end (struct iostats_client *k, enum iostats_kind kind, int64_t begun,
-             uint64_t offset, uint64_t bytes, int r)
+             uint64_t offset, uint64_t bytes, enum iostats_result result)
 {
   struct shard *s;
   uint64_t ns;
@@ -389,7 +387,7 @@ iostats_end (struct iostats_client *k, enum iostats_kind kind, int64_t begun,
 
   if (begun == -1 || (s = my_shard (k, &alone)) == NULL)
     return;
-  if (r == -1 && kind == IOSTATS_ZERO && errno == ENOTSUP) {
+  if (result == IOSTATS_REFUSED) {
     count (&s->of[kind].refused, 1, alone);
     return;
   }
@@ -398,9 +396,9 @@ iostats_end (struct iostats_client *k, enum iostats_kind kind, int64_t begun,
     t++;
   count (&s->of[kind].times[t], 1, alone);
   count (&s->of[kind].ns, ns, alone);
-  if (r == 0)
+  if (result == IOSTATS_DONE)
     count (&s->of[kind].bytes, bytes, alone);
-  count (r == 0 ? &s->of[kind].operations : &s->of[kind].failed, 1, alone);
-  if (r == 0 && (kind == IOSTATS_WRITE || kind == IOSTATS_ZERO))
+  count (result == IOSTATS_DONE ? &s->of[kind].operations : &s->of[kind].failed, 1, alone);
+  if (result == IOSTATS_DONE && (kind == IOSTATS_WRITE || kind == IOSTATS_ZERO))
     raise_to (&s->highest, offset + bytes);
 }

@@ -16,6 +16,9 @@ enum iostats_kind {
 #define IOSTATS_KINDS (IOSTATS_EXTENTS + 1)
 extern const char *const iostats_words[IOSTATS_KINDS];
 
+/* REFUSED: neither done nor failed; it is not counted. */
+enum iostats_result { IOSTATS_DONE, IOSTATS_FAILED, IOSTATS_REFUSED };
+
 /* How long requests took: those of less than iostats_bounds[0] ns, then of less than
  * iostats_bounds[1] ..., and the rest. */
 #define IOSTATS_BOUNDS 20
@@ -51,11 +54,11 @@ extern struct iostats_client *iostats_enter (struct iostats *, const char *devic
 extern void iostats_leave (struct iostats *, struct iostats_client *,
                            struct iocounts *ended);
 
-/* A request begins: returns its time.  It ends, with result R.  In one thread; NULL is
- * accepted.  Preserves errno. */
+/* A request begins: returns its time.  It ends.  In one thread; NULL is accepted.  Preserves
+ * errno. */
 extern int64_t iostats_begin (struct iostats_client *, enum iostats_kind);
 extern void iostats_end (struct iostats_client *, enum iostats_kind, int64_t begun,
-                         uint64_t offset, uint64_t count, int r);
+                         uint64_t offset, uint64_t count, enum iostats_result);
 
 /* The sums over the connections to the active disk of a device, as far as they are known. */
 extern void iostats_get (struct iostats *, const char *device, struct iocounts *);

@@ -683,13 +683,26 @@ qcow2_can_cache (void *handle)
 
 /* --- requests --- */
 
+/* What came of it, with result R?  It has not failed if the client has gone, which is why it
+ * was given up, or no longer waits for space; nor if the client asked for zeros only if that
+ * is fast, for which ENOTSUP is an answer. */
+static enum iostats_result
+judge (enum iostats_kind kind, int r)
+{
+  return __builtin_expect (r == 0, 1) ? IOSTATS_DONE
+    : errno == ESHUTDOWN || (errno == ENOSPC && params.options.wait_for_space) ||
+      (errno == ENOTSUP && kind == IOSTATS_ZERO) ? IOSTATS_REFUSED : IOSTATS_FAILED;
+}
+
 /* It ended with R, which is returned. */
 static int
 end (void *handle, enum iostats_kind kind, int64_t begun, uint64_t offset, uint32_t count,
      int r)
 {
-  iostats_end (counts_of (handle), kind, begun, offset, count, r);
-  if (__builtin_expect (r == -1, 0))
+  const enum iostats_result result = judge (kind, r);
+
+  iostats_end (counts_of (handle), kind, begun, offset, count, result);
+  if (__builtin_expect (result == IOSTATS_FAILED, 0))
     clientlog_failed (((const struct handle *) handle)->log, kind, offset, count);
   return r;
 }

@@ -32,6 +32,8 @@ cat > "$tmp/common.py" <<PY
 import json, nbd, os, subprocess, sys, time
 def stats(name):
     return json.load(open("$stats"))["space"][name]
+def write_stats():
+    return json.load(open("$stats"))["images"][0]["exports"][0]["write"]
 def until(condition, *hs):
     while not condition():
         for h in hs:
@@ -147,7 +149,7 @@ PY
 stop_nbdkit
 check_clean "$img"
 
-# The client goes: its request ends.  (One: nbdkit 1.32 may abort when a client goes that
+# The client goes: its request ends, and counts as no error of the disk.  (One: nbdkit 1.32 may abort when a client goes that
 # waits for more.)
 start
 run <<PY
@@ -164,6 +166,8 @@ until(lambda: stats("waiting") == 0)
 h = connect()
 h.pwrite(b"A" * 4096, 1 << 20)
 h.flush()
+until(lambda: write_stats()["running"] == 0)
+assert write_stats()["errors"] == 0, write_stats()
 PY
 lines 'requests waited for space .* and there is still none' 1
 stop_nbdkit
