@@ -598,7 +598,9 @@ qcow2_open (int readonly)
     r = name ? enter (h, name, !readonly) : -1;
     why = report_first ();
     if (r == -1) {
-      if (dir && name && h->image == NULL && errno != ENOENT && errno != ESHUTDOWN)
+      /* (EBUSY: another program has locked it, and nobody needs to mend it.) */
+      if (dir && name && h->image == NULL && errno != ENOENT && errno != ESHUTDOWN &&
+          errno != EBUSY)
         dir_refused (dir, name, why ? why : "");
       leave (h);
       clientlog_refused (params.options.path, name ? name : "", why);

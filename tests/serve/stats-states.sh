@@ -103,6 +103,21 @@ await is none closed ''
 if grep nonesuch "$tmp/stats"; then fail "it is not there"; fi
 stop_nbdkit
 
+# An image that another program has locked is not at fault: only the log tells of it.
+make_image "$tmp/images/locked" 1M
+start_nbdkit_as other "$tmp/images/locked"
+hold_connection
+rm -f "$tmp/stats"
+start_nbdkit dir="$tmp/images" stats="$tmp/stats" log="$tmp/log"
+try locked
+try none
+await is none closed ''
+grep -E 'warning refused .* export="locked" .*lock: is another process' "$tmp/log"
+if grep '"locked"' "$tmp/stats"; then fail "it counts as refused"; fi
+stop_nbdkit
+drop_connections
+stop_nbdkit other
+
 # A server that does not start has a line in the log.
 for what in file="$tmp/a.qcow2" dir="$tmp/nonesuch"; do
   rm -rf "$tmp/log"
