@@ -24,10 +24,11 @@
  * Symbolic links are followed one by one, because the last link tells a descriptor from a
  * file: the links in procfs that lead to open files do not contain the files' names.
  *
- * A file is replaced by renaming: the report is first written next to it, so a reader
- * never sees an incomplete one.  After the old file has been moved away, it is examined
- * again, and if it must not be replaced it is put back: a file that gets this name in the
- * meantime is not lost.
+ * A file is replaced by renaming: the report is first written to another one, so a reader
+ * never sees an incomplete one.  That has no name while it is written (O_TMPFILE), so that a
+ * process that is killed leaves nothing behind; but on a filesystem without such files it
+ * has one.  After the old file has been moved away, it is examined again, and if it must
+ * not be replaced it is put back: a file that gets this name in the meantime is not lost.
  *
  * Reports are not images: they do not use hostfile.
  *
@@ -395,9 +396,20 @@ reportfile_same (const char *path, const char *other)
 
 /* --- writing --- */
 
-/* Writes the report to FD, and closes it.  Returns what PRINT returns. */
+/* Names an unnamed file. */
 static int
-write_to (int fd, bool durable, int (*print) (FILE *, const void *),
+name_file (int fd, const char *name)
+{
+  char link[40];
+
+  snprintf (link, sizeof link, "/proc/self/fd/%d", fd);
+  return linkat (AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+/* Writes the report to FD, names it (NAME: NULL if it has a name), and closes it.  Returns
+ * what PRINT returns. */
+static int
+write_to (int fd, const char *name, bool durable, int (*print) (FILE *, const void *),
           const void *opaque)
 {
   FILE *fp = fdopen (fd, "w");
@@ -411,6 +423,8 @@ write_to (int fd, bool durable, int (*print) (FILE *, const void *),
   if (r == 0 &&
       (fflush (fp) == EOF || ferror (fp) || (durable && fsync (fd) == -1)))
     r = -1;
+  if (r == 0 && name)
+    r = name_file (fd, name);
   if (r != 0) {
     KEEP_ERRNO_FOR_BLOCK;
     fclose (fp);
@@ -474,14 +488,13 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
   return -1;
 }
 
-/* A name next to NAME, however long that is.  The caller frees it. */
+/* A name in a directory.  The caller frees it. */
 static char *
-temporary_name (const char *name)
+temporary_name (const char *directory)
 {
-  CLEANUP_FREE char *directory = directory_of (name);
   uint64_t number;
 
-  if (directory == NULL || getrandom (&number, sizeof number, 0) != sizeof number)
+  if (getrandom (&number, sizeof number, 0) != sizeof number)
     return NULL;
   return text_new ("%s.qcow2-report-%016" PRIx64, directory, number);
 }
@@ -492,22 +505,26 @@ static int
 write_file (const struct report_kind *kind, const char *name, bool durable,
             int (*print) (FILE *, const void *), const void *opaque)
 {
-  CLEANUP_FREE char *temporary = temporary_name (name);
-  int fd, r;
+  CLEANUP_FREE char *directory = directory_of (name);
+  CLEANUP_FREE char *temporary = directory ? temporary_name (directory) : NULL;
+  bool named;
+  int fd, r = -1;
 
   if (temporary == NULL)
     return -1;
-  fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd == -1) {
-    if (errno == EEXIST)        /* give_name uses it for something else */
-      errno = EAGAIN;
-    return -1;
-  }
-  r = write_to (fd, durable, print, opaque);
+  fd = open (directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  named = fd == -1;
+  if (named)
+    fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd >= 0)
+    r = write_to (fd, named ? NULL : temporary, durable, print, opaque);
   if (r == 0)
     return give_name (kind, temporary, name);
+  if (errno == EEXIST)          /* give_name uses it for something else */
+    errno = EAGAIN;
   KEEP_ERRNO_FOR_BLOCK;
-  unlink (temporary);
+  if (fd >= 0 && named)
+    unlink (temporary);
   return r;
 }
 
@@ -525,7 +542,7 @@ reportfile_write (const struct report_kind *kind, const char *path, bool durable
   }
   else if (r == 0) {
     fd = p.kind == DESCRIPTOR ? fcntl (p.fd, F_DUPFD_CLOEXEC, 0) : open_stream (p.name);
-    r = fd == -1 ? -1 : write_to (fd, false, print, opaque);
+    r = fd == -1 ? -1 : write_to (fd, NULL, false, print, opaque);
     if (r == -1)
       failed (kind, path);
   }

@@ -2,8 +2,8 @@
  *
  * A report never replaces any other file, neither one that gets its name while the report
  * is being written, nor one that this process has open, whatever it contains; symbolic
- * links are followed and stay; nothing is left behind.  If memory runs out, a report is
- * written or not, and the message says why not.
+ * links are followed and stay; nothing is left behind, also by a process that is killed.  If
+ * memory runs out, a report is written or not, and the message says why not.
  */
 
 #include <config.h>
@@ -12,10 +12,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "storage/reportfile.h"
@@ -202,6 +204,33 @@ test_races (void)
   CHECK (put ("place") == 0 && holds ("place", OURS));
   meanwhile = NULL;
   CHECK (count () == before + 1);
+}
+
+static void
+die (void)
+{
+  raise (SIGKILL);
+}
+
+/* (Where the filesystem has files without names.) */
+static void
+test_killed (void)
+{
+  const unsigned before = count ();
+  const int fd = open (".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  pid_t child;
+
+  if (fd == -1)
+    return;
+  close (fd);
+  make ("place", OLDER);
+  meanwhile = die;
+  child = fork ();
+  if (child == 0)
+    _exit (put ("place"));
+  meanwhile = NULL;
+  CHECK (child > 0 && waitpid (child, NULL, 0) == child);
+  CHECK (holds ("place", OLDER) && count () == before);
 }
 
 /* The bytes are those of a report, but the file is open here: it is of a disk. */
@@ -406,6 +435,7 @@ main (void)
   test_files ();
   test_links ();
   test_races ();
+  test_killed ();
   test_own_files ();
   test_strangers ();
   test_long_name ();
