@@ -33,6 +33,7 @@ core_sources = \
 	%reldir%/util/text.h \
 	%reldir%/util/unwanted.c \
 	%reldir%/util/unwanted.h \
+	%reldir%/util/utf8.c \
 	%reldir%/util/utf8.h \
 	%reldir%/util/zeros.c \
 	%reldir%/util/zeros.h \

@@ -49,35 +49,6 @@ struct svg {
 
 /* --- text --- */
 
-/* What cannot be seen, rearranges other text, or is not allowed in XML; and what stands for
- * bytes that are no text (jsontext.c in the core). */
-static bool
-is_hidden (uint32_t c)
-{
-  static const struct { uint32_t first, last; } ranges[] = {
-    { 0, 0x1f }, { 0x7f, 0x9f }, { 0xad, 0xad }, { 0x61c, 0x61c }, { 0x200b, 0x200f },
-    { 0x2028, 0x202e }, { 0x2060, 0x206f }, { 0xe000, 0xf8ff }, { 0xfeff, 0xfeff },
-    { 0xfff0, 0xffff }, { 0xe0000, UINT32_MAX }
-  };
-
-  for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
-    if (c >= ranges[i].first && c <= ranges[i].last)
-      return true;
-  return false;
-}
-
-/* The length of the character at S, or 0: it is not to be shown. */
-static unsigned
-visible_length (const char *s)
-{
-  const unsigned n = utf8_length (s);
-  uint32_t c = n == 1 ? (unsigned char) *s : (unsigned char) *s & (0x7f >> n);
-
-  for (unsigned i = 1; i < n; i++)
-    c = c << 6 | ((unsigned char) s[i] & 0x3f);
-  return n == 0 || is_hidden (c) ? 0 : n;
-}
-
 const char *
 svg_name (const char *name, char buf[SVG_NAME])
 {
@@ -92,7 +63,7 @@ svg_name (const char *name, char buf[SVG_NAME])
       to = mempcpy (to, "...", 3);
     if (all > MOST && i >= BEGIN && i < all - END)
       continue;
-    n = visible_length (s);
+    n = utf8_shown (s);
     to = n ? mempcpy (to, s, n) : mempcpy (to, "?", 1);
   }
   *to = '\0';

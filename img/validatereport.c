@@ -121,17 +121,11 @@ put_line (FILE *fp, const char *bytes, size_t len, const char *unwanted, bool xm
   unsigned n;
 
   for (const char *s = bytes; s < bytes + len; s += n ? n : 1) {
-    const unsigned char c = *s;
-
     n = utf8_length (s);
-    if (n == 0 || c < 0x20 || c == 0x7f || (n == 1 && strchr (unwanted, c)))
-      fprintf (fp, "\\x%02x", c);
-    else if (n == 2 && c == 0xc2 && (unsigned char) s[1] < 0xa0)
-      fprintf (fp, "\\x%02x", (unsigned char) s[1]);
-    else if (memcmp (s, "\xef\xbf\xbe", n) == 0 || memcmp (s, "\xef\xbf\xbf", n) == 0)
-      fputs ("\\xfffe", fp);    /* no character, and none in XML */
-    else if (xml && strchr ("<>&\"", c))
-      fprintf (fp, "&#%d;", c);
+    if (utf8_shown (s) == 0 || strchr (unwanted, *s))
+      fprintf (fp, "\\x%02x", utf8_code (s, n));
+    else if (xml && strchr ("<>&\"", *s))
+      fprintf (fp, "&#%d;", *s);
     else
       fwrite (s, 1, n, fp);
   }

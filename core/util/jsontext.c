@@ -110,11 +110,15 @@ jsontext_append (json_t *array, json_t *value)
   return NULL;
 }
 
-/* Is this character of N bytes one of the control characters U+0080 to U+009F? */
-static bool
-is_c1 (const char *s, unsigned n)
+/* For a character that JSON would allow, but that is not to be shown. */
+static void
+put_code (uint32_t c, FILE *fp)
 {
-  return n == 2 && s[0] == '\xc2' && (unsigned char) s[1] < 0xa0;
+  if (c > 0xffff) {
+    fprintf (fp, "\\u%04X", 0xd7c0 + (c >> 10));
+    c = 0xdc00 | (c & 0x3ff);
+  }
+  fprintf (fp, "\\u%04X", c);
 }
 
 /* Writes a part of the text, which ends with a whole character. */
@@ -130,8 +134,8 @@ write_part (const char *text, size_t size, void *opaque)
     c = n == STAND_IN_LENGTH ? get_stand_in (s) : 0;
     if (c)
       fprintf (fp, "\\udc%02x", c);
-    else if (*s == 0x7f || is_c1 (s, n))        /* JSON would allow it */
-      fprintf (fp, "\\u%04X", (unsigned char) s[n - 1]);
+    else if (*s != '\n' && utf8_shown (s) == 0)
+      put_code (utf8_code (s, n), fp);
     else
       fwrite (s, 1, n, fp);
   }
@@ -257,18 +261,15 @@ jsontext_bytes (const char *s)
 void
 jsontext_put (const char *s, FILE *fp)
 {
-  unsigned char c;
-
   for (unsigned n; *s; s += n) {
-    n = utf8_length (s);
-    c = n == STAND_IN_LENGTH ? get_stand_in (s) : 0;
-    if (c)
-      putc (c, fp);
-    else if (n == 1 && ((unsigned char) *s < ' ' || *s == 0x7f))
-      fprintf (fp, "\\x%02x", (unsigned char) *s);
-    else if (is_c1 (s, n))
-      fprintf (fp, "\\xc2\\x%02x", (unsigned char) s[1]);
-    else
+    const unsigned char byte = (n = utf8_length (s)) == STAND_IN_LENGTH ? get_stand_in (s) : 0;
+
+    if (byte)
+      fprintf (fp, "\\x%02x", byte);
+    else if (utf8_shown (s))
       fwrite (s, 1, n, fp);
+    else
+      for (unsigned i = 0; i < n; i++)
+        fprintf (fp, "\\x%02x", (unsigned char) s[i]);
   }
 }

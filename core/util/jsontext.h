@@ -54,8 +54,8 @@ extern const char *jsontext_text (const json_t *object, const char *key);
 /* The bytes of a string of a document.  The caller frees them.  NULL on ENOMEM. */
 extern char *jsontext_bytes (const char *string);
 
-/* Writes a string of a document to FP for people: the bytes that it was made of, but control
- * characters are escaped. */
+/* Writes a string of a document to FP for people: the bytes that it was made of, but what
+ * is not to be shown (utf8.h) is escaped. */
 extern void jsontext_put (const char *string, FILE *fp);
 
 #endif /* QCOW2_JSONTEXT_H */

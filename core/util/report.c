@@ -4,7 +4,8 @@
  *
  * Names of files, and much else that messages contain, come from outside, and may
  * contain control characters that would move the cursor of a terminal or forge a line of
- * a log.  So they are escaped here, for all callers, and an error is one line.
+ * a log.  So what is not to be shown (utf8.c) is escaped here, for all callers, and an error
+ * is one line.
  *
  * Locks: none; silence, kept errors and taken messages belong to a thread.
  */
@@ -20,6 +21,7 @@
 #include "util/cleanup.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "util/utf8.h"
 
 /* Lines, each with its line end; escaped texts contain no line ends. */
 static _Thread_local bool keeping;
@@ -39,39 +41,24 @@ report_silence (bool silent_)
   return before;
 }
 
-/* Returns the number of bytes at P that form a control character: those of ASCII and, in
- * UTF-8, U+0080 to U+009F. */
-static unsigned
-control_length (const unsigned char *p)
-{
-  if (p[0] < 0x20 || p[0] == 0x7f)
-    return 1;
-  return p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f ? 2 : 0;
-}
-
 /* The caller frees the result.  NULL on ENOMEM. */
 static char *
 escape (const char *text)
 {
-  static const char digits[] = "0123456789abcdef";
-  const unsigned char *p = (const unsigned char *) text;
   char *const out = malloc (4 * strlen (text) + 1);
   char *o = out;
+  unsigned n;
 
   if (out == NULL)
     return NULL;
-  while (*p) {
-    unsigned n = control_length (p);
-
-    if (n == 0)
-      *o++ = *p++;
-    for (; n > 0; n--, p++) {
-      *o++ = '\\';
-      *o++ = 'x';
-      *o++ = digits[*p >> 4];
-      *o++ = digits[*p & 15];
+  while (*text)
+    if ((n = utf8_shown (text)) > 0) {
+      o = mempcpy (o, text, n);
+      text += n;
     }
-  }
+    else
+      for (n = utf8_length (text) ?: 1; n > 0; n--)
+        o += sprintf (o, "\\x%02x", (unsigned char) *text++);
   *o = '\0';
   return out;
 }

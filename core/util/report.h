@@ -16,7 +16,7 @@
 enum report_level { REPORT_ERROR, REPORT_DEBUG };
 extern void report_line (enum report_level, const char *text);
 
-/* Reports an error.  Control characters anywhere in the text are escaped. */
+/* Reports an error.  What is not to be shown (utf8.h) is escaped anywhere in the text. */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 /* The same for finding faults: neither silenced nor kept. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Which bytes form a character in UTF-8 (RFC 3629)?
+ * Which bytes form a character in UTF-8 (RFC 3629), and which may be shown?  See utf8.c.
  */
 
 #ifndef QCOW2_UTF8_H
 #define QCOW2_UTF8_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Returns the length of the sequence at TEXT, in bytes, or 0 if it is not a character.
  * TEXT ends with a NUL, which counts as a character. */
@@ -38,5 +39,11 @@ utf8_is_text (const char *s)
       return false;
   return true;
 }
+
+/* The same as utf8_length, but 0 also for a character that is not to be shown as it is. */
+extern unsigned utf8_shown (const char *text);
+
+/* The number of the character of N bytes at TEXT; of the byte, if N is 0. */
+extern uint32_t utf8_code (const char *text, unsigned n);
 
 #endif /* QCOW2_UTF8_H */

@@ -114,7 +114,7 @@ fi
 at='^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\.[0-9]{3}Z'
 grep -E "$at info connect image=\"$tmp/images/a.qcow2\" export=\"\" client=\"pid [0-9]+, uid $(id -u)\" tls=false writable=true\$" "$tmp/log"
 grep -E "$at info disconnect image=.* operations=4 errors=0 bytes_read=1024 bytes_written=4096\$" "$tmp/log"
-grep -a -E "$at warning refused image=.* export=\"none\\\\\"\\\\n\\\\u001B .*\" client=" "$tmp/log"
+grep -a -E "$at warning refused image=.* export=\"none\\\\\"\\\\n\\\\u001B \\\\u202E\" client=" "$tmp/log"
 
 # Only what is wanted.
 rm "$tmp/log"

@@ -67,23 +67,44 @@ test_numbers (void)
 
 /* --- strings --- */
 
-/* The bytes that Python's os.fsencode makes of the string in {"s": STRING}.  Escapes of
- * real characters are not expected to be needed beyond ASCII. */
+/* Writes the character CODE. */
+static char *
+encode (char *bytes, uint32_t code)
+{
+  if (code >= 0x10000) {
+    *bytes++ = 0xf0 | code >> 18;
+    *bytes++ = 0x80 | (code >> 12 & 0x3f);
+  }
+  else if (code >= 0x800)
+    *bytes++ = 0xe0 | code >> 12;
+  *bytes++ = code >= 0x800 ? 0x80 | (code >> 6 & 0x3f) : 0xc0 | code >> 6;
+  *bytes++ = 0x80 | (code & 0x3f);
+  return bytes;
+}
+
+/* The bytes that Python's os.fsencode makes of the string in {"s": STRING}. */
 static void
 decode (const char *json, char *bytes)
 {
   static const char named[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
   const char *s = json + strlen ("{\n  \"s\": \"");
-  unsigned code;
+  unsigned code, half;
 
   while (*s != '"') {
     if (*s != '\\')
       *bytes++ = *s++;
     else if (s[1] == 'u') {
       CHECK (sscanf (s + 2, "%4x", &code) == 1);
-      CHECK (code < 0x80 || (code >= 0xdc80 && code <= 0xdcff));
-      *bytes++ = code;
       s += 6;
+      if (code >= 0xd800 && code < 0xdc00) {
+        CHECK (sscanf (s, "\\u%4x", &half) == 1 && half >= 0xdc00 && half < 0xe000);
+        bytes = encode (bytes, 0x10000 + ((code & 0x3ff) << 10) + (half & 0x3ff));
+        s += 6;
+      }
+      else if (code < 0x80 || (code >= 0xdc80 && code <= 0xdcff))
+        *bytes++ = code;
+      else
+        bytes = encode (bytes, code);
     }
     else {
       const char *letter = strchr (letters, s[1]);
@@ -147,7 +168,7 @@ test_strings (void)
     "a", "\"", "\\", "\n", "\x01", "\x7f", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
     "\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xc0\x80", "\xed\xb2\x80",
     "\xf4\x90\x80\x80", "\xf4\x8f\xbd\xbf", "\xf4\x8f\xbe\x80", "\xf4\x8f\xbf\xbf",
-    "\xf4\x8f", "\\udc80",
+    "\xf4\x8f", "\\udc80", "\xc2\x9b", "\xe2\x80\xae", "\xf3\xa0\x82\x80",
   };
   struct rng rng;
   char s[100];
@@ -155,6 +176,8 @@ test_strings (void)
   rng_init (&rng, seed_from_env (), 0);
   CHECK (strcmp (written (jsontext_object ({ "s", jsontext_string ("\xc3\xa9\xc3") })),
                  "{\n  \"s\": \"\xc3\xa9\\udcc3\"\n}\n") == 0);
+  CHECK (strcmp (written (jsontext_object ({ "s", jsontext_string ("\xe2\x80\xae") })),
+                 "{\n  \"s\": \"\\u202E\"\n}\n") == 0);
   for (unsigned i = 0; i < 2000; i++) {
     s[0] = '\0';
     for (unsigned n = rng_below (&rng, 12); n > 0; n--)
