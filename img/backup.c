@@ -108,6 +108,7 @@ struct backup {
   uint64_t rate;
   unsigned removed;             /* older ones */
   bool unpruned;                /* but not all of them */
+  bool unclean;                 /* the image has something for it that cannot be removed */
   bool taken;                   /* the image may have something for it */
 };
 
@@ -656,12 +657,18 @@ give_up (struct backup *all, unsigned n)
   report_silence (before);
 }
 
+/* (A server that has gone comes again; of a corrupt image, the next backup may fail.) */
 static void
 clean (struct backup *b)
 {
   const char *why = b->why_full;
+  const int r = tidy (b);
 
-  if (tidy (b) == -1)
+  b->unclean = r == -1 && (b->disk->live == NULL || errno == EINVAL);
+  if (b->unclean)
+    report_error ("%s: this backup is complete, but its snapshot and bitmaps could not be "
+                  "removed from the image; no older backups were removed", b->disk->name);
+  else if (r == -1)
     report_error ("warning: %s: the snapshot and bitmaps of this backup are removed by the "
                   "next one", b->disk->name);
   b->why_full = why;
@@ -721,12 +728,16 @@ prune_one (struct backup *b, uint64_t keep)
   return r;
 }
 
-/* The new generation is there, whatever becomes of old ones. */
+/* The new generation is there, whatever becomes of old ones; they are what is left if the disk
+ * is damaged. */
 static int
 prune_all (struct backup *all, unsigned n, uint64_t keep)
 {
   int r = 0;
 
+  for (unsigned i = 0; i < n; i++)
+    if (all[i].unclean)
+      return -1;
   if (keep == 0)
     return 0;
   progress_begin (all[0].a, wants_json (all[0].a));

@@ -177,3 +177,17 @@ img backup -q --keep 1 other.qcow2 mixed
 [ "$(img restore --list mixed | wc -l)" = 4 ]
 img backup -q --full --keep 1 other.qcow2 mixed
 [ "$(img restore --list mixed | wc -l)" = 2 ]
+
+# A disk that is found corrupt when the snapshot is removed: the L1 table has no refcount.
+qemu-img create -q -f qcow2 c.qcow2 1M
+img backup -q c.qcow2 unclean
+io c.qcow2 'write -P 1 0 1M'
+l1="$("$python" "$srcdir/lib/patch.py" c.qcow2 | sed -n 's/^l1 //p')"
+header_patch c.qcow2 "rb+$((l1 / 65536 * 2))" H 0
+status=0
+img backup --keep 1 c.qcow2 unclean > said 2>&1 || status=$?
+cat said
+[ "$status" = 1 ]
+grep 'c.qcow2: incremental backup 2' said
+grep 'c.qcow2: this backup is complete, but its snapshot and bitmaps could not be removed' said
+[ "$(img restore --list unclean | wc -l)" = 3 ]
