@@ -14,11 +14,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <linux/loop.h>
@@ -37,6 +39,10 @@
 /* How long a server may need to notice that a client has left. */
 #define LEAVE_TRIES 500
 #define LEAVE_NS 20000000
+/* Loop devices over one another that are followed. */
+#define MOST_LOOPS 16
+/* Bytes of the name of a device. */
+#define NODE 256
 
 static int
 no_memory (const struct backupdisk *d)
@@ -289,11 +295,27 @@ backupdisk_file (const struct backupdisk *d)
 /* Two names with the same place are of the same bytes. */
 struct place { dev_t dev; ino_t ino; };        /* INO 0: the device itself */
 
-/* A loop device is the file behind it.  false: there is none. */
+/* Where udev, or devtmpfs, has the node of a device.  false: not there. */
 static bool
-find_place (const char *path, struct place *p)
+find_node (dev_t device, char node[NODE])
+{
+  char link[64], to[NODE];
+  struct stat st;
+  ssize_t n;
+
+  snprintf (link, sizeof link, "/sys/dev/block/%u:%u", major (device), minor (device));
+  n = readlink (link, to, sizeof to - 1);
+  to[n < 0 ? 0 : n] = '\0';
+  snprintf (node, NODE, "/dev%s", strrchr (to, '/') ?: "");
+  return stat (node, &st) == 0 && S_ISBLK (st.st_mode) && st.st_rdev == device;
+}
+
+/* A loop device is the file behind it, through so many of them.  false: there is none. */
+static bool
+find_place (const char *path, unsigned loops, struct place *p)
 {
   struct loop_info64 loop;
+  char node[NODE];
   struct stat st;
   int fd;
 
@@ -304,9 +326,12 @@ find_place (const char *path, struct place *p)
     return true;
   *p = (struct place) { st.st_rdev, 0 };
   fd = open (path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd >= 0 && ioctl (fd, LOOP_GET_STATUS64, &loop) == 0)
+  if (fd >= 0 && ioctl (fd, LOOP_GET_STATUS64, &loop) == 0) {
     *p = loop.lo_rdevice ? (struct place) { loop.lo_rdevice, 0 }
       : (struct place) { loop.lo_device, loop.lo_inode };
+    if (loop.lo_rdevice && loops > 1 && find_node (loop.lo_rdevice, node))
+      find_place (node, loops - 1, p);
+  }
   if (fd >= 0)
     close (fd);
   return true;
@@ -317,7 +342,7 @@ is_place (const char *path, const struct place *p)
 {
   struct place q;
 
-  return path && find_place (path, &q) && p->dev == q.dev && p->ino == q.ino;
+  return path && find_place (path, MOST_LOOPS, &q) && p->dev == q.dev && p->ino == q.ino;
 }
 
 bool
@@ -329,7 +354,7 @@ backupdisk_has_file (const struct backupdisk *d, const char *path)
   bool has = false;
   struct place p;
 
-  if (!find_place (path, &p))
+  if (!find_place (path, MOST_LOOPS, &p))
     return false;
   for (unsigned i = 0; layers && i < layers_count (layers); i++)
     has |= is_place (storage_path (layers_file (layers, i)), &p) ||

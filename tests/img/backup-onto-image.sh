@@ -26,8 +26,10 @@ head -c 8M /dev/urandom > base.raw
 make_image over.qcow2 8M backing_file=base.raw,backing_fmt=raw
 io over.qcow2 'write -P 1 0 8M'
 devices=()
-for i in over.qcow2 base.raw; do
-  dev="$(losetup --find --show "$PWD/$i")" || skip "no loop device can be had"
+# The last one is a loop device over a loop device.
+for i in "$PWD/over.qcow2" "$PWD/base.raw" dev; do
+  [ "$i" != dev ] || i="$dev"
+  dev="$(losetup --find --show "$i")" || skip "no loop device can be had"
   # It goes when the last process that has it open ends.
   # shellcheck disable=SC2034
   exec {fd}< "$dev"
