@@ -115,6 +115,15 @@ choose (const struct arguments *a, const struct repository *r)
   return i;
 }
 
+/* How is it known whether files without a checksum are what they were? */
+static const char *
+remedy_for (const struct repository *r)
+{
+  return repository_below (r).file
+    ? "a merge is unfinished: backup --verify --keep compares the newest backup with the disk, "
+      "and goes on" : "backup --verify compares the newest backup with the disk";
+}
+
 static int
 tell (const struct arguments *a, const struct repository *r, int i)
 {
@@ -137,7 +146,7 @@ tell (const struct arguments *a, const struct repository *r, int i)
   printf ("%s: backup %" PRIu64 " of %s: %s%s", target, g.number, g.date,
           readable (g.size, size), verifies && unknown == 0 ? ", verified" : "");
   if (verifies && unknown > 0)
-    printf (", not verified: files without a checksum: %u", unknown);
+    printf (", not verified: files without a checksum: %u (%s)", unknown, remedy_for (r));
   printf ("\n");
   return EXIT_SUCCESS;
 }
@@ -201,7 +210,7 @@ verify (const struct arguments *a, const struct repository *r)
   printf ("%s: %u generations, %u with a checksum: %s", a->operands[0], n, known,
           known > 0 ? "no errors" : "nothing was compared");
   if (unknown > 0)
-    printf ("; files without: %u", unknown);
+    printf ("; files without: %u (%s)", unknown, remedy_for (r));
   printf ("\n");
   return EXIT_SUCCESS;
 }

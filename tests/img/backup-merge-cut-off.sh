@@ -4,7 +4,7 @@
 # --keep that cannot merge, or is killed meanwhile: the file that is to be merged belongs to no
 # generation, but the others lie over it.  If it is missing, or was cut off, restore and --verify
 # say so, and the next backup is a full one.  Otherwise the next --keep goes on; until then, no
-# checksum is known that could be compared, and --verify says so.
+# checksum is known that could be compared, and --verify says so, and what finds a change then.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
@@ -71,9 +71,16 @@ for how in held killed; do
   img restore --verify backups x.raw > ../out
   grep ', not verified: files without a checksum: 3' ../out
   img restore --verify backups > ../out
-  grep '3 generations, 1 with a checksum: no errors; files without: 3' ../out
+  grep '3 generations, 1 with a checksum: no errors; files without: 3 (.*backup --verify' ../out
   img restore --verify --output=json backups x.raw | grep '"verified": false'
   qemu-img compare -f qcow2 -F raw a.qcow2 x.raw
+  # One byte of the base: what it shows of offset 1M+4K.
+  cp backups/000001.qcow2 good
+  qemu-io -f qcow2 -c 'write -q -P 9 1028k 512' backups/000001.qcow2
+  img_refused 'what was stored is not what the disk shows' backup -q --verify --keep 3 a.qcow2 \
+    backups
+  img restore --verify backups | grep '3 generations.*; files without: 3 (a merge is unfinished'
+  mv good backups/000001.qcow2
   img backup -q --verify --keep 3 a.qcow2 backups
   img restore --verify backups | grep '3 generations, 3 with a checksum: no errors$'
   img restore -q backups x.raw
