@@ -138,6 +138,6 @@ static const struct option *const options[] = {
 const struct command compare_command = {
   "compare", "IMAGE IMAGE",
   "Compare the disks of two images.  Exit status: 0 they are identical, 1 they are "
-  "different, 2 an image cannot be opened, 3 or more it cannot be read.",
-  options, 2, 2, .output_lost = NOT_READ, .run = run
+  "different, 2 wrong usage, or an image cannot be opened, 3 or more it cannot be read.",
+  options, 2, 2, .usage = NOT_OPENED, .output_lost = NOT_READ, .run = run
 };

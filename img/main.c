@@ -126,7 +126,10 @@ run_command (const struct command *command, char **words)
     }
     else if (arguments_check (&a) == 0) {
       output_lost = command->output_lost;
-      status = control ? live_run (&a, control) : command->run (&a);
+      if (control == NULL)
+        status = command->run (&a);
+      else if (live_run (&a, control) == EXIT_SUCCESS)
+        status = EXIT_SUCCESS;
     }
   }
   arguments_free (&a);

@@ -127,15 +127,22 @@ for pair in "damaged.qcow2 a.qcow2" "a.qcow2 damaged.qcow2"; do
   [ "$ours $(wc -l < ours.err)" = "4 1" ]
 done
 
-for bad in "none.qcow2 a.qcow2" "a.qcow2 none.qcow2" "-f qcow2 a.raw a.raw"; do
+for bad in "none.qcow2 a.qcow2" "a.qcow2 none.qcow2" "-f qcow2 a.raw a.raw" \
+  "-T bad a.qcow2 a.qcow2" "-f bad a.qcow2 a.qcow2" "-F bad a.qcow2 a.qcow2" \
+  "--object bad a.qcow2 a.qcow2"; do
   # shellcheck disable=SC2086
   both_status compare $bad
   [ "$status" = 2 ]
   [ "$(wc -l < ours.err)" = 1 ]
 done
-for bad in a.qcow2 "a.qcow2 a.qcow2 a.qcow2" ""; do
+# Wrong usage: qemu-img says that with the status of a difference.
+for bad in "compare a.qcow2" "compare a.qcow2 a.qcow2 a.qcow2" "compare" "compare -f" \
+  "compare -x a.qcow2 a.qcow2" "compare --bad a.qcow2 a.qcow2" \
+  "--control socket compare a.qcow2 a.qcow2"; do
+  ours=0
   # shellcheck disable=SC2086
-  both_status compare $bad
+  ({ set +x; } 2>&-; cd ours && img $bad) 2> ours.err || ours=$?
+  [ "$ours $(wc -l < ours.err)" = "2 1" ]
 done
 
 # The server of an export lives on if disks differ early, and if they cannot be read.

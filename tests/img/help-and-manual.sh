@@ -25,8 +25,8 @@ for command in "${commands[@]}"; do
   # Each option has a text.
   if grep -E '^  -[^ ]*$' help; then fail "an option without a text"; fi
   grep -q "^=item B<$command>" "$manual" || fail "not in the manual: $command"
-  # (For validate, 1 is the status of a fault.)
-  [ "$command" = validate ] || img_refused 'unknown option --no-such' "$command" --no-such
+  # (For compare, 1 is the status of a difference; for validate, of a fault.)
+  [[ "$command" = @(compare|validate) ]] || img_refused 'unknown option --no-such' "$command" --no-such
 done
 # shellcheck disable=SC2013
 for command in $(sed -n 's/^=item B<\([a-z][a-z-]*\)>.*/\1/p' "$manual"); do
