@@ -656,6 +656,21 @@ check_options (const struct arguments *a)
   return 0;
 }
 
+/* The server has opened the disk: -f can only say the same.  (Images that it opens on demand
+ * are qcow2.) */
+static int
+check_format (const struct live *l, const struct arguments *a)
+{
+  const char *format = value_of (a, &option_format);
+  const char *is = l->inserted ? jsontext_text (l->inserted, "drv") : "qcow2";
+
+  if (format == NULL || strcmp (format, is) == 0)
+    return 0;
+  report_error ("-f %s: the server uses %s as %s", format, l->device, is);
+  errno = EINVAL;
+  return -1;
+}
+
 int
 live_run (const struct arguments *a, const char *socket)
 {
@@ -668,7 +683,8 @@ live_run (const struct arguments *a, const char *socket)
     report_error ("%s cannot be used with --control: it needs an image that no server uses",
                   a->command->name);
   else if (check_options (a) == 0 && connect_to (&l) == 0 &&
-           (a->command->finds_disks || live_use (&l, a->operands[0]) == 0))
+           (a->command->finds_disks ||
+            (live_use (&l, a->operands[0]) == 0 && check_format (&l, a) == 0)))
     r = a->command->live (a, &l);
   if (l.fd >= 0)
     close (l.fd);

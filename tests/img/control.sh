@@ -77,6 +77,8 @@ live ours resize --shrink disk -1M
 live_refused '.*Snapshot with name .two. already exists' snapshot -c two disk
 live_refused '-a cannot be used with --control' snapshot -a two disk
 live_refused 'only one of' snapshot -a two -d two disk
+live_refused '-f raw: the server uses disk as qcow2' snapshot -l -f raw disk
+live ours snapshot -l -f qcow2 disk | grep ' two '
 live_refused 'check cannot be used with --control' check disk
 live_refused '--image-opts cannot be used with --control' info --image-opts disk
 live_refused '-b cannot be used with --control' bitmap --merge x -b y disk kept
