@@ -553,6 +553,7 @@ check_image (const struct check_options *options, struct check **ret)
 
   if (check_run (options, &c) == -1)
     return -1;
+  c->result.serves = true;
   if (c->result.verdict > CHECK_MARKED && refuse_image (c) == -1) {
     check_free (c);
     return -1;

@@ -84,9 +84,11 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
 {
   const struct sums sums = add_up (r);
   const struct check_layer *top = r->layers[0];
+  const char *const not_served = r->serves ? ", not served" : "";
   size_t used;
 
-  used = snprintf (text, size, "%s: check=%s: ", top->path, r->mode);
+  used = snprintf (text, size, r->serves ? "%s: check=%s: " : "%s: %s check: ", top->path,
+                   r->mode);
 #define ADD(...)                                                        \
   (used += used < size ? snprintf (text + used, size - used, __VA_ARGS__) : 0)
   if (sums.corruptions_fixed || sums.leaks_fixed || r->repaired)
@@ -102,8 +104,8 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          plural (sums.leaks));
     break;
   case CHECK_DIRTY:
-    ADD ("was not closed properly: %" PRIu64 " refcounts or flags are outdated and will "
-         "be repaired before the first write", sums.stale);
+    ADD ("was not closed properly: %" PRIu64 " refcounts or flags are outdated%s", sums.stale,
+         r->serves ? " and will be repaired before the first write" : "");
     break;
   case CHECK_MARKED:
     ADD ("no corruption was found, %" PRIu64 " leaked cluster%s, but it is marked "
@@ -111,15 +113,15 @@ checkreport_line (const struct check_result *r, char *text, size_t size)
          plural (sums.leaks));
     break;
   case CHECK_INCOMPLETE:
-    ADD ("incomplete, not served: a file of the disk is missing");
+    ADD ("incomplete%s: a file of the disk is missing", not_served);
     break;
   case CHECK_CORRUPT:
-    ADD ("CORRUPT, not served: %" PRIu64 " corruption%s, %" PRIu64
-         " leaked cluster%s", sums.corruptions, plural (sums.corruptions),
-         sums.leaks, plural (sums.leaks));
+    ADD (r->serves ? "CORRUPT, not served" : "CORRUPT");
+    ADD (": %" PRIu64 " corruption%s, %" PRIu64 " leaked cluster%s", sums.corruptions,
+         plural (sums.corruptions), sums.leaks, plural (sums.leaks));
     break;
   case CHECK_FAILED:
-    ADD ("could not be opened or completely checked, not served");
+    ADD ("could not be opened or completely checked%s", not_served);
     break;
   }
   if (r->n > 1)

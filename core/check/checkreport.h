@@ -44,6 +44,7 @@ struct check_layer {
 
 struct check_result {
   const char *mode;             /* "quick", ... */
+  bool serves;                  /* for a server (check=), which may refuse the image */
   enum check_verdict verdict;
   bool repaired;
   struct check_layer **layers;

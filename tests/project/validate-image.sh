@@ -95,7 +95,7 @@ header_patch leaks.qcow2 l2 Q 0
 echo nothing > text.qcow2
 validate 1 images/a.qcow2 corrupt.qcow2
 [ "$(verdicts)" = "valid invalid" ]
-grep '^# .*CORRUPT' out
+grep '^# .*corrupt.qcow2: full check: CORRUPT: 1 corruption' out
 validate 0 leaks.qcow2
 grep '^# .*1 leaked cluster' out
 validate 1 --no-leaks leaks.qcow2
