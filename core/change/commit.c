@@ -208,7 +208,8 @@ check_named (const struct commit *c)
   if (!named && !keeps (c))
     return refuse_commit (c, h->backing_file == NULL ? "it has no backing file"
                           : remedy (REMEDY_NAME_BACKING));
-  if (!named || h->backing_format == NULL || strcmp (h->backing_format, format) == 0)
+  if (!named || h->backing_format == NULL ||
+      strcmp (chain_format (h->backing_format, storage_path (c->base->file)), format) == 0)
     return 0;
   report_error ("%s: the image cannot be committed into a file of the format %s: it says "
                 "that the format of its backing file is \"%s\"", c->options->path, format,

@@ -9,8 +9,8 @@
  * out one option after the other.  If an option is left over, it is not supported, and
  * the name is refused.
  *
- * Drivers: qcow2 and raw, over file, host_device and nbd.  Options that do not change
- * which bytes are meant (caching, names of nodes, secrets) are ignored.
+ * Drivers: qcow2 and raw, over file, host_device, host_cdrom and nbd.  Options that do not
+ * change which bytes are meant (caching, names of nodes, secrets) are ignored.
  *
  * Locks: none.
  */
@@ -215,7 +215,8 @@ parse_protocol (struct options *o, const char *prefix, const char *driver,
 
   if (driver && strcmp (driver, "nbd") == 0)
     return parse_nbd (o, prefix, &r->name);
-  if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0)
+  if (driver && strcmp (driver, "file") != 0 && strcmp (driver, "host_device") != 0 &&
+      strcmp (driver, "host_cdrom") != 0)
     return refuse_json (o, ENOTSUP, "driver \"%s\" is not supported: an NBD server can "
                         "serve it, and the URI of that can be named", word (driver));
   filename = take (o, prefix, "filename");

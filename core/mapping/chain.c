@@ -20,11 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "util/cleanup.h"
 #include "util/publicname.h"
 #include "util/remedy.h"
 #include "util/report.h"
+#include "storage/nbduri.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
 
@@ -149,6 +151,19 @@ find_path (const char *overlay, const struct header *h,
   return path;
 }
 
+const char *
+chain_format (const char *format, const char *path)
+{
+  const bool file = strcmp (format, "file") == 0;
+  struct stat st;
+
+  if ((!file && strcmp (format, "host_device") != 0 && strcmp (format, "host_cdrom") != 0) ||
+      nbduri_is (path))
+    return format;
+  return stat (path, &st) == -1 || (file ? S_ISREG (st.st_mode) : S_ISBLK (st.st_mode))
+    ? "raw" : format;
+}
+
 int
 chain_below (const char *overlay, const struct header *h,
              const struct chain_options *options, char **path,
@@ -184,9 +199,10 @@ chain_below (const char *overlay, const struct header *h,
                           : REMEDY_BACKING_FORMAT));
     errno = EINVAL;
   }
-  else if (strcmp (*format, "qcow2") == 0 || strcmp (*format, "raw") == 0)
-    return 0;
   else {
+    *format = chain_format (*format, *path);
+    if (strcmp (*format, "qcow2") == 0 || strcmp (*format, "raw") == 0)
+      return 0;
     report_error ("%s: backing file \"%s\" has format \"%s\", which is not "
                   "supported (only qcow2 and raw are)",
                   overlay, *path, *format);

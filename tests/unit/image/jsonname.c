@@ -35,6 +35,7 @@ static const struct { const char *text, *name, *format; } good[] = {
   { "json:{\"driver\":\"qcow2\",\"encrypt.key-secret\":\"s\",\"encrypt\":"
     "{\"format\":\"luks\"},\"file.filename\":\"/a\"}", "/a", "qcow2" },
   { "json:{\"driver\":\"file\",\"filename\":\"/a\"}", "/a", NULL },
+  { "json:{\"driver\":\"host_cdrom\",\"filename\":\"/a\"}", "/a", NULL },
   /* QEMU's parser takes single quotes, too. */
   { "json:{'driver':'qcow2','file':{\"driver\":'file','filename':'/it\\'s \"a\\\\b'}}",
     "/it's \"a\\b", "qcow2" },
