@@ -24,6 +24,15 @@ for service in nbdkit-qcow2@ nbdkit-qcow2-dir nbdkit-qcow2-backup@; do
 done
 cp "$source"/*.socket "$source"/*.timer "$units"
 
+# What the manual adds to a service, so that log= and stats= can write.
+mkdir "$units/nbdkit-qcow2@.service.d"
+{
+  echo '[Service]'
+  sed -nE 's/.*S<C<((Log[a-z]*Directory|ReadWrite[A-Za-z]*)=[^>]+)>>.*/\1/p' \
+    "$srcdir/../plugin/nbdkit-qcow2-operation.pod"
+} >"$units/nbdkit-qcow2@.service.d/log.conf"
+[ "$(wc -l <"$units/nbdkit-qcow2@.service.d/log.conf")" = 3 ]
+
 for service in nbdkit-qcow2@disk.qcow2 nbdkit-qcow2-dir nbdkit-qcow2-backup@disk.qcow2; do
   cp "$units/${service/@*/@}.service" "$tmp/$service.service"
   systemd-analyze security --no-pager --offline=true --threshold=5 \
