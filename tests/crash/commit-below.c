@@ -15,7 +15,6 @@
 #include <config.h>
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "util/bytes.h"
 #include "lib/allocations.h"
@@ -66,24 +65,14 @@ show (const struct blob *file, const struct blob *below, const char *when)
   return b;
 }
 
-static bool
-names (const struct blob *file, const char *name)
-{
-  const uint64_t at = blob_get (file, 8, 8), len = blob_get (file, 16, 4);
-  const size_t end = strlen (name);
-
-  CHECK (len >= end && at + len <= file->len);
-  return memcmp (file->data + at + len - end, name, end) == 0;
-}
-
 static void
 judge (void *opaque, const struct remains *left, bool leaks_allowed)
 {
   struct trial *t = opaque;
-  const bool after = names (left->file, BASE);
+  const bool after = survivor_names (left->file, BASE);
   struct blob below, middle;
 
-  if (!after && (left->done || !names (left->file, MIDDLE)))
+  if (!after && (left->done || !survivor_names (left->file, MIDDLE)))
     survivor_fail (left->file, "%s: it names neither file, or the old one", left->when);
   survivor_check (left->file, leaks_allowed, left->when);
   if (!t->base.raw)
@@ -101,13 +90,6 @@ judge (void *opaque, const struct remains *left, bool leaks_allowed)
   blob_free (&below);
   nr_after += after;
   nr_before += !after;
-}
-
-/* (The files of the chain are never changed: the next attempt is one of them.) */
-static void
-again (void *opaque, const struct remains *left)
-{
-  (void) opaque, (void) left;
 }
 
 static void
@@ -138,7 +120,7 @@ one_chain (struct rng *rng)
   };
   t.interrupt = (struct interrupt) {
     .power = { .path = t.options.path, .data_path = images_path (BASE) },
-    .opaque = &t, .change = commit, .judge = judge, .again = again,
+    .opaque = &t, .change = commit, .judge = judge,
   };
   image_print (&t.top);
   printf (" over ");

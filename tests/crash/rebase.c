@@ -58,16 +58,6 @@ static unsigned nr_moved, nr_refused;
 
 /* --- judging --- */
 
-/* Does the header name this backing file?  NAME: "": none. */
-static bool
-names (const struct blob *b, const char *name)
-{
-  const uint64_t at = blob_get (b, 8, 8), len = blob_get (b, 16, 4);
-
-  return len == strlen (name) && (len == 0) == (at == 0) && at + len <= b->len &&
-    memcmp (b->data + at, name, len) == 0;
-}
-
 /* Its format goes with it.  (Extensions follow each other without gaps.) */
 static void
 check_format (const struct trial *t, const struct blob *b, const char *when)
@@ -104,9 +94,9 @@ check_bitmap (struct trial *t, const struct blob *b, const char *when)
 static bool
 is_moved (const struct trial *t, const struct blob *b, const char *when)
 {
-  const bool moved = names (b, t->to.name);
+  const bool moved = survivor_names (b, t->to.name);
 
-  if (!moved && !names (b, t->from))
+  if (!moved && !survivor_names (b, t->from))
     survivor_fail (b, "%s: another backing file is named", when);
   return moved;
 }
@@ -243,7 +233,7 @@ rebase_again (void *opaque, const struct remains *left)
   if (make_change (t, &options, NULL) == -1)
     FAIL ("what is left can't be rebased: %m (%s)", last_error ());
   blob_load (SURVIVOR, &after);
-  if (!names (&after, t->to.name))
+  if (!survivor_names (&after, t->to.name))
     FAIL ("what is left has been rebased, but is not");
   leaks_after = judge_file (t, &after, true, "rebased again");
   check_written (t, &after);
@@ -262,7 +252,7 @@ judge (void *opaque, const struct remains *left, bool leaks_allowed)
   const struct trial *t = opaque;
 
   judge_file (opaque, left->file, leaks_allowed, left->when);
-  if (left->done && !names (left->file, t->to.name))
+  if (left->done && !survivor_names (left->file, t->to.name))
     FAIL ("%s: not rebased", left->when);
   if (left->done && left->kind == CUT_ALL)
     check_written (t, left->file);

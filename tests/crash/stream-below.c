@@ -91,26 +91,14 @@ stream (void *opaque, const struct storage_hooks *hooks, const struct chunks_wat
                        : stream_middle (t, disk, watch));
 }
 
-static bool
-names (const struct blob *file, const char *name)
-{
-  const uint64_t at = blob_get (file, 8, 8), len = blob_get (file, 16, 4);
-  const size_t end = strlen (name);
-
-  if (end == 0 || len == 0)
-    return end == len;
-  CHECK (len >= end && at + len <= file->len);
-  return memcmp (file->data + at + len - end, name, end) == 0;
-}
-
 static void
 judge (void *opaque, const struct remains *left, bool leaks_allowed)
 {
   const struct trial *t = opaque;
-  const bool after = names (left->data, t->alone ? "" : BASE);
+  const bool after = survivor_names (left->data, t->alone ? "" : BASE);
   const struct blob *const below = after ? &t->new : &t->old;
 
-  if (!after && (left->done || !names (left->data, LOWER)))
+  if (!after && (left->done || !survivor_names (left->data, LOWER)))
     survivor_fail (left->data, "%s: it names neither file, or the old one", left->when);
   survivor_check (left->data, leaks_allowed, left->when);
   if (!survivor_shows (left->data, below->data ? below : NULL, &t->contents))
@@ -120,13 +108,6 @@ judge (void *opaque, const struct remains *left, bool leaks_allowed)
     survivor_fail (left->file, "%s: the top has changed", left->when);
   nr_after += after;
   nr_before += !after;
-}
-
-/* (The files of the chain are never changed: the next attempt is one of them.) */
-static void
-again (void *opaque, const struct remains *left)
-{
-  (void) opaque, (void) left;
 }
 
 static void
@@ -162,7 +143,7 @@ one_chain (struct rng *rng)
   };
   t.interrupt = (struct interrupt) {
     .power = { .path = t.options.path, .data_path = images_path (MIDDLE) },
-    .opaque = &t, .change = stream, .judge = judge, .again = again,
+    .opaque = &t, .change = stream, .judge = judge,
   };
   interrupt_everywhere (&t.interrupt, rng);
   blob_free (&t.contents);

@@ -48,7 +48,7 @@ judge (void *opaque, const struct remains *left)
   struct interrupt *x = opaque;
 
   x->judge (x->opaque, left, !left->done || left->fault || left->kind != CUT_ALL);
-  if ((!left->done || left->fault) &&
+  if (x->again && (!left->done || left->fault) &&
       rng_below (&x->power.rng, left->fault ? 6 : 12) == 0) {
     x->again (x->opaque, left);
     interrupts.again++;

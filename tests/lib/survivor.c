@@ -41,6 +41,16 @@ survivor_check (const struct blob *b, bool leaks_allowed, const char *when)
 }
 
 bool
+survivor_names (const struct blob *b, const char *name)
+{
+  const uint64_t at = blob_get (b, 8, 8), len = blob_get (b, 16, 4);
+  const size_t end = strlen (name);
+
+  return (len == 0) == (at == 0) && (end == 0) == (len == 0) && len >= end &&
+    at + len <= b->len && memcmp (b->data + at + len - end, name, end) == 0;
+}
+
+bool
 survivor_shows (const struct blob *b, const struct blob *below,
                 const struct blob *expected)
 {

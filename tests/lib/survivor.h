@@ -23,6 +23,9 @@ extern void survivor_fail (const struct blob *, const char *fmt, ...)
 extern unsigned long survivor_check (const struct blob *, bool leaks_allowed,
                                      const char *when);
 
+/* Does the header name this backing file, or a path that ends so?  NAME: "": none. */
+extern bool survivor_names (const struct blob *, const char *name);
+
 /* Does the disk have the expected size and contents?  BELOW is the contents of its
  * backing file, or NULL. */
 extern bool survivor_shows (const struct blob *, const struct blob *below,
