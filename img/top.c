@@ -36,6 +36,8 @@
 enum { READ, WRITE };
 /* Columns for it, and the space after it. */
 #define STATE 10
+/* With fewer columns, an image has only its first number. */
+#define WIDE 72
 
 struct counts {
   uint64_t operations, errors, ns, running, clients;
@@ -194,17 +196,20 @@ put_cut (const char *text, unsigned width)
 }
 
 static void
-print_row (const struct row *r, FILE *fp)
+print_row (const struct row *r, bool wide, FILE *fp)
 {
   char read[READABLE], write[READABLE];
   const char *const reason = jsontext_text (r->image, "reason");
   const char *const state = jsontext_text (r->image, "state");
 
-  fprintf (fp, "%7.0f %8s %8s %7.3f %4" PRIu64 " %4" PRIu64 " %6" PRIu64 " ",
-           r->operations, readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
-           r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
-  jsontext_put (state, fp);
-  fprintf (fp, "%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+  fprintf (fp, "%7.0f ", r->operations);
+  if (wide) {
+    fprintf (fp, "%8s %8s %7.3f %4" PRIu64 " %4" PRIu64 " %6" PRIu64 " ",
+             readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
+             r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
+    jsontext_put (state, fp);
+    fprintf (fp, "%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+  }
   jsontext_put (jsontext_text (r->image, "image"), fp);
   if (*reason) {
     fputs (": ", fp);
@@ -231,20 +236,24 @@ print_job (const json_t *job, FILE *fp)
 
 /* No more lines than MOST, beside the two for headings and what is left out. */
 static void
-print_lines (const struct row *rows, size_t n, const struct look *now, size_t most, FILE *fp)
+print_lines (const struct row *rows, size_t n, const struct look *now, size_t most,
+             bool wide, FILE *fp)
 {
   const json_t *job;
   size_t i, shown = 0;
 
-  fprintf (fp, "%7s %8s %8s %7s %4s %4s %6s %-*s%s\n", "req/s", "read/s", "write/s", "ms",
-           "run", "conn", "errors", STATE, "state", "image");
+  fprintf (fp, "%7s ", "req/s");
+  if (wide)
+    fprintf (fp, "%8s %8s %7s %4s %4s %6s %-*s", "read/s", "write/s", "ms", "run", "conn",
+             "errors", STATE, "state");
+  fputs ("image\n", fp);
   json_array_foreach (now->jobs, i, job)
     if (shown < most / 2 || most == SIZE_MAX) {
       print_job (job, fp);
       shown++;
     }
   for (i = 0; i < n && shown < most; i++, shown++)
-    print_row (&rows[i], fp);
+    print_row (&rows[i], wide, fp);
   if (i < n)
     fprintf (fp, "(%zu images more)\n", n - i);
 }
@@ -261,7 +270,7 @@ print_table (const struct row *rows, size_t n, const struct look *now)
 
   if (fp == NULL)
     return -1;
-  print_lines (rows, n, now, most, fp);
+  print_lines (rows, n, now, most, w.ws_col == 0 || w.ws_col >= WIDE, fp);
   if (fclose (fp) == EOF)
     return -1;
   if (w.ws_row)

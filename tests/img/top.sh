@@ -83,6 +83,8 @@ try:
     lines = screen(20, 80)
     assert len(lines) == 7 and lines[1].split()[-1] == "busy", lines
     assert [line for line in lines if long[:8] in line], lines
+    lines = screen(20, 20)
+    assert len(lines) == 7 and lines[1].split()[1:] == ["busy"], lines
 finally:
     ended = True
     worker.join()
