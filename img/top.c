@@ -359,6 +359,7 @@ run_live (const struct arguments *a, struct live *l)
   const char *const count = value_of (a, &option_count);
   uint64_t ms = 1000, looks = terminal ().ws_row && !wants_json (a) ? UINT64_MAX : 1;
   struct look before, now;
+  bool shown = false;
   int r = 0;
 
   if ((delay && parse_number ("-d", delay, 1, MOST_DELAY, &ms) == -1) ||
@@ -370,10 +371,13 @@ run_live (const struct arguments *a, struct live *l)
 
     nanosleep (&pause, NULL);
     if (look_at (l, &now) == -1) {
+      if (shown)
+        report_error ("what is shown is how it was before");
       end_look (&before);
       return -1;
     }
     r = show (a, &before, &now);
+    shown = true;
     end_look (&before);
     before = now;
   }

@@ -102,7 +102,13 @@ fi
 mkdir "$tmp/none"
 start_nbdkit_as none control="$sockdir/none.qmp" dir="$tmp/none"
 "$IMG" --control "$sockdir/none.qmp" top -d 1
+# It says so when the server has ended.
+"$IMG" --control "$sockdir/none.qmp" top -d 1 -n 1000000 > "$tmp/shown" 2> "$tmp/said" &
+top=$!
+await test -s "$tmp/shown"
 stop_nbdkit none
+if wait "$top"; then fail "top without a server"; fi
+grep -q 'what is shown is how it was before' "$tmp/said"
 
 # A server may be anybody's: what it says does not control the terminal.
 "$python" - "$sockdir/fake.qmp" <<'PY' &
