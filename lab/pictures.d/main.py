@@ -27,6 +27,7 @@ import clusters
 import guest
 import images
 import machine
+import pause
 import report
 import rocksdb
 import rows
@@ -37,7 +38,7 @@ from measure import Config, Progress, best_aio, measure_group
 from options import parse_servers, parse_size, positive
 
 PICTURES = {"cache": cache, "slices": slices, "clusters": clusters, "chain": chain,
-            "rocksdb": rocksdb, "guest": guest}
+            "rocksdb": rocksdb, "guest": guest, "pause": pause}
 SIZE = 512 * MiB
 # What stays free for others.
 RESERVE = GiB

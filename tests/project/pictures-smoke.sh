@@ -45,6 +45,7 @@ try ()
 
 mkdir all
 try rocksdb qemu,plugin db_bench nbdfuse fusermount3 losetup mke2fs mount
+try pause qemu,plugin qemu-storage-daemon
 if [ -e "$srcdir/../build/guest/lib" ]; then
   # One boot less: it is not another way than the plugin's.
   try guest plugin qemu-system-x86_64 busybox cpio mke2fs bonnie++
@@ -72,6 +73,8 @@ texts = {
                 "keys per second"],
     "guest": ["QEMU itself", "plugin", "compressed", "dd, reading what it wrote",
               "MiB per second", "(TCG)"],
+    "pause": ["qemu-storage-daemon", "plugin", "internal snapshot, deleted",
+              "answers per millisecond"],
 }
 out, table, names = sys.argv[1], open(sys.argv[2]).read(), sys.argv[3:]
 assert sorted(os.listdir(out)) == sorted("picture-%s.svg" % n for n in names), out
