@@ -26,8 +26,8 @@
  *
  * A file is replaced by renaming: the report is first written to another one, so a reader
  * never sees an incomplete one.  That has no name while it is written (O_TMPFILE), so that a
- * process that is killed leaves nothing behind; but on a filesystem without such files it
- * has one.  After the old file has been moved away, it is examined again, and if it must
+ * process that is killed leaves nothing behind; but where there are no such files, or none
+ * can be named, it is written with a name.  After the old file has been moved away, it is examined again, and if it must
  * not be replaced it is put back: a file that gets this name in the meantime is not lost.
  *
  * Reports are not images: they do not use hostfile.
@@ -407,7 +407,7 @@ name_file (int fd, const char *name)
 }
 
 /* Writes the report to FD, names it (NAME: NULL if it has a name), and closes it.  Returns
- * what PRINT returns. */
+ * what PRINT returns; or 1 with errno if unnamed files cannot be named here. */
 static int
 write_to (int fd, const char *name, bool durable, int (*print) (FILE *, const void *),
           const void *opaque)
@@ -423,8 +423,8 @@ write_to (int fd, const char *name, bool durable, int (*print) (FILE *, const vo
   if (r == 0 &&
       (fflush (fp) == EOF || ferror (fp) || (durable && fsync (fd) == -1)))
     r = -1;
-  if (r == 0 && name)
-    r = name_file (fd, name);
+  if (r == 0 && name && name_file (fd, name) == -1)
+    r = errno == EEXIST ? -1 : 1;
   if (r != 0) {
     KEEP_ERRNO_FOR_BLOCK;
     fclose (fp);
@@ -507,24 +507,24 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
 {
   CLEANUP_FREE char *directory = directory_of (name);
   CLEANUP_FREE char *temporary = directory ? temporary_name (directory) : NULL;
-  bool named;
-  int fd, r = -1;
+  int fd, r;
 
   if (temporary == NULL)
     return -1;
   fd = open (directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-  named = fd == -1;
-  if (named)
+  r = fd == -1 ? 1 : write_to (fd, temporary, durable, print, opaque);
+  if (r == 1) {
     fd = open (temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (fd >= 0)
-    r = write_to (fd, named ? NULL : temporary, durable, print, opaque);
+    r = fd == -1 ? -1 : write_to (fd, NULL, durable, print, opaque);
+    if (r == -1 && fd >= 0) {
+      KEEP_ERRNO_FOR_BLOCK;
+      unlink (temporary);
+    }
+  }
   if (r == 0)
     return give_name (kind, temporary, name);
   if (errno == EEXIST)          /* give_name uses it for something else */
     errno = EAGAIN;
-  KEEP_ERRNO_FOR_BLOCK;
-  if (fd >= 0 && named)
-    unlink (temporary);
   return r;
 }
 

@@ -25,7 +25,7 @@ extern int reportfile_check (const struct report_kind *, const char *path,
 extern bool reportfile_same (const char *path, const char *other);
 
 /* Writes the output of PRINT, which must begin as KIND says.  PRINT returns 0, or -1 with
- * errno.
+ * errno; it may be called twice.
  * An existing file is replaced at once, or not at all; a link to a file stays a link.
  * Terminals and pipes are written to.  A file that this process inherited
  * (/dev/stdout) is written through its descriptor, at its position.  Files that must not

@@ -2,8 +2,9 @@
  *
  * A report never replaces any other file, neither one that gets its name while the report
  * is being written, nor one that this process has open, whatever it contains; symbolic
- * links are followed and stay; nothing is left behind, also by a process that is killed.  If
- * memory runs out, a report is written or not, and the message says why not.
+ * links are followed and stay; nothing is left behind, also by a process that is killed.
+ * Where files without names cannot be named, a report is written nevertheless.  If memory
+ * runs out, a report is written or not, and the message says why not.
  */
 
 #include <config.h>
@@ -22,6 +23,7 @@
 
 #include "storage/reportfile.h"
 #include "lib/allocations.h"
+#include "lib/realcalls.h"
 #include "lib/shortage.h"
 #include "lib/stubs.h"
 
@@ -31,6 +33,16 @@
 #define OLDER BEGIN "false }\n"
 
 static const struct report_kind kind = { KEY, { BEGIN } };
+
+/* If not 0, files without names cannot be named. */
+static int link_errno;
+
+int
+linkat (int from, const char *name, int to, const char *other, int flags)
+{
+  errno = link_errno;
+  return link_errno ? -1 : REAL (linkat, linkat) (from, name, to, other, flags);
+}
 
 /* What another program does while the report is written. */
 static void (*meanwhile) (void);
@@ -212,17 +224,12 @@ die (void)
   raise (SIGKILL);
 }
 
-/* (Where the filesystem has files without names.) */
 static void
 test_killed (void)
 {
   const unsigned before = count ();
-  const int fd = open (".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   pid_t child;
 
-  if (fd == -1)
-    return;
-  close (fd);
   make ("place", OLDER);
   meanwhile = die;
   child = fork ();
@@ -231,6 +238,29 @@ test_killed (void)
   meanwhile = NULL;
   CHECK (child > 0 && waitpid (child, NULL, 0) == child);
   CHECK (holds ("place", OLDER) && count () == before);
+}
+
+static void
+test_no_link (void)
+{
+  const unsigned before = count ();
+
+  make ("place", OLDER);
+  link_errno = EEXIST;
+  refused ("place", EAGAIN);
+  CHECK (holds ("place", OLDER) && count () == before);
+  link_errno = EPERM;
+  CHECK (put ("place") == 0 && holds ("place", OURS) && count () == before);
+  link_errno = 0;
+}
+
+/* Does the filesystem have files without names? */
+static bool
+has_unnamed (void)
+{
+  const int fd = open (".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+
+  return fd >= 0 && close (fd) == 0;
 }
 
 /* The bytes are those of a report, but the file is open here: it is of a disk. */
@@ -435,7 +465,10 @@ main (void)
   test_files ();
   test_links ();
   test_races ();
-  test_killed ();
+  if (has_unnamed ()) {
+    test_killed ();
+    test_no_link ();
+  }
   test_own_files ();
   test_strangers ();
   test_long_name ();
@@ -443,6 +476,9 @@ main (void)
   test_descriptors ();
   quiet_errors = true;
   test_no_memory ("place", "place");
+  link_errno = EPERM;
+  test_no_memory ("place", "place");
+  link_errno = 0;
   CHECK (symlink ("directory/further", "alias") == 0);
   CHECK (symlink ("../place", "directory/further") == 0);
   test_no_memory ("alias", "place");
