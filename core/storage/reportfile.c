@@ -27,8 +27,10 @@
  * A file is replaced by renaming: the report is first written to another one, so a reader
  * never sees an incomplete one.  That has no name while it is written (O_TMPFILE), so that a
  * process that is killed leaves nothing behind; but where there are no such files, or none
- * can be named, it is written with a name.  After the old file has been moved away, it is examined again, and if it must
- * not be replaced it is put back: a file that gets this name in the meantime is not lost.
+ * can be named, it is written with a name.  After the old file has been moved away, it is
+ * examined again, and if it must not be replaced it is put back: a file that gets this
+ * name in the meantime is not lost.  A durable report's directory is synced in the end, so
+ * that the name is durable, too.
  *
  * Reports are not images: they do not use hostfile.
  *
@@ -488,6 +490,21 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
   return -1;
 }
 
+/* Makes the names in a directory durable.  Some filesystems need no sync for that, and say
+ * so with EINVAL. */
+static int
+sync_directory (const char *directory)
+{
+  const int fd = open (directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int r = fd == -1 || (fsync (fd) == -1 && errno != EINVAL) ? -1 : 0;
+
+  if (fd >= 0) {
+    KEEP_ERRNO_FOR_BLOCK;
+    close (fd);
+  }
+  return r;
+}
+
 /* A name in a directory.  The caller frees it. */
 static char *
 temporary_name (const char *directory)
@@ -521,8 +538,10 @@ write_file (const struct report_kind *kind, const char *name, bool durable,
       unlink (temporary);
     }
   }
-  if (r == 0)
-    return give_name (kind, temporary, name);
+  if (r == 0) {
+    r = give_name (kind, temporary, name);
+    return r == 0 && durable ? sync_directory (directory) : r;
+  }
   if (errno == EEXIST)          /* give_name uses it for something else */
     errno = EAGAIN;
   return r;

@@ -29,7 +29,8 @@ extern bool reportfile_same (const char *path, const char *other);
  * An existing file is replaced at once, or not at all; a link to a file stays a link.
  * Terminals and pipes are written to.  A file that this process inherited
  * (/dev/stdout) is written through its descriptor, at its position.  Files that must not
- * be replaced are refused, as in reportfile_check.  DURABLE: a file is durable on return.
+ * be replaced are refused, as in reportfile_check.  DURABLE: a file and its name
+ * are durable on return.
  * Returns 0 or -1 (reported).  Any thread may call this. */
 extern int reportfile_write (const struct report_kind *, const char *path,
                              bool durable, int (*print) (FILE *, const void *opaque),

@@ -4,7 +4,8 @@
  * is being written, nor one that this process has open, whatever it contains; symbolic
  * links are followed and stay; nothing is left behind, also by a process that is killed.
  * Where files without names cannot be named, a report is written nevertheless.  If memory
- * runs out, a report is written or not, and the message says why not.
+ * runs out, a report is written or not, and the message says why not.  If a report is to be
+ * durable, its file is synced before it gets its name, and its directory afterwards.
  */
 
 #include <config.h>
@@ -42,6 +43,29 @@ linkat (int from, const char *name, int to, const char *other, int flags)
 {
   errno = link_errno;
   return link_errno ? -1 : REAL (linkat, linkat) (from, name, to, other, flags);
+}
+
+/* How many files and directories were synced; with which a directory fails. */
+static unsigned files_synced, directories_synced;
+static int directory_errno;
+
+static bool holds (const char *path, const char *text);
+
+int
+fsync (int fd)
+{
+  struct stat st;
+
+  CHECK (fstat (fd, &st) == 0);
+  if (!S_ISDIR (st.st_mode)) {
+    CHECK (!holds ("place", OURS));
+    files_synced++;
+    return REAL (fsync, fsync) (fd);
+  }
+  CHECK (holds ("place", OURS));
+  directories_synced++;
+  errno = directory_errno;
+  return errno ? -1 : REAL (fsync, fsync) (fd);
 }
 
 /* What another program does while the report is written. */
@@ -263,6 +287,25 @@ has_unnamed (void)
   return fd >= 0 && close (fd) == 0;
 }
 
+static int
+put_durably (void)
+{
+  make ("place", OLDER);
+  return reportfile_write (&kind, "place", true, print, OURS);
+}
+
+static void
+test_durable (void)
+{
+  CHECK (put ("place") == 0 && files_synced == 0 && directories_synced == 0);
+  CHECK (put_durably () == 0 && files_synced == 1 && directories_synced == 1);
+  directory_errno = EINVAL;
+  CHECK (put_durably () == 0);
+  directory_errno = EIO;
+  CHECK (put_durably () == -1 && errno == EIO);
+  CHECK (files_synced == 3 && directories_synced == 3);
+}
+
 /* The bytes are those of a report, but the file is open here: it is of a disk. */
 static int disk = -1;
 
@@ -469,6 +512,7 @@ main (void)
     test_killed ();
     test_no_link ();
   }
+  test_durable ();
   test_own_files ();
   test_strangers ();
   test_long_name ();
