@@ -113,17 +113,18 @@ entry_verdict (const json_t *entry)
 
 /* --- text --- */
 
-/* Prints a line of a message or a name.  UNWANTED: characters that are escaped, too.  XML:
- * as in an attribute. */
+/* Prints a line of a message or a name.  UNWANTED: characters that are escaped, too: in
+ * names the backslash, so that no two look alike.  XML: as in an attribute. */
 static void
 put_line (FILE *fp, const char *bytes, size_t len, const char *unwanted, bool xml)
 {
   unsigned n;
 
-  for (const char *s = bytes; s < bytes + len; s += n ? n : 1) {
-    n = utf8_length (s);
+  for (const char *s = bytes; s < bytes + len; s += n) {
+    n = utf8_length (s) ?: 1;
     if (utf8_shown (s) == 0 || strchr (unwanted, *s))
-      fprintf (fp, "\\x%02x", utf8_code (s, n));
+      for (unsigned i = 0; i < n; i++)
+        fprintf (fp, "\\x%02x", (unsigned char) s[i]);
     else if (xml && strchr ("<>&\"", *s))
       fprintf (fp, "&#%d;", *s);
     else
@@ -166,7 +167,7 @@ tap_entry (const json_t *entry, unsigned *n)
 
     printf ("%sok %u - ", status == STEP_OK || status == STEP_SKIPPED ? "" : "not ", ++*n);
     /* A # would begin a directive. */
-    put_text (stdout, text_of (entry, "image"), NULL, "#", false);
+    put_text (stdout, text_of (entry, "image"), NULL, "#\\", false);
     fputs (": ", stdout);
     put_text (stdout, text_of (step, "name"), NULL, "#", false);
     if (status == STEP_SKIPPED) {
@@ -225,7 +226,7 @@ static void
 put_attribute (FILE *fp, const char *name, const char *text)
 {
   fprintf (fp, " %s=\"", name);
-  put_text (fp, text, NULL, "", true);
+  put_text (fp, text, NULL, "\\", true);
   putc ('"', fp);
 }
 

@@ -17,7 +17,7 @@
 uint32_t
 utf8_code (const char *text, unsigned n)
 {
-  uint32_t c = n <= 1 ? (unsigned char) *text : (unsigned char) *text & (0x7f >> n);
+  uint32_t c = n == 1 ? (unsigned char) *text : (unsigned char) *text & (0x7f >> n);
 
   for (unsigned i = 1; i < n; i++)
     c = c << 6 | ((unsigned char) text[i] & 0x3f);

@@ -43,7 +43,7 @@ utf8_is_text (const char *s)
 /* The same as utf8_length, but 0 also for a character that is not to be shown as it is. */
 extern unsigned utf8_shown (const char *text);
 
-/* The number of the character of N bytes at TEXT; of the byte, if N is 0. */
+/* The number of the character of N bytes at TEXT. */
 extern uint32_t utf8_code (const char *text, unsigned n);
 
 #endif /* QCOW2_UTF8_H */

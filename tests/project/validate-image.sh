@@ -164,7 +164,8 @@ random_file small.raw 65536
 qemu-img convert -f raw -O qcow2 small.raw small.qcow2
 # shellcheck disable=SC2016,SC1003
 for name in 'a b' "'" '"' '$(touch x)' $'new\nok 1 - line' $'\xff\xfe' '-r' '--' '#x' \
-            'a=b' 'é' 'file=x' '\' '<&>' $'\e[2J' '%s' '*'; do
+            'a=b' 'é' 'file=x' '\' '<&>' $'\e[2J' '%s' '*' $'\u202e' '\xe2\x80\xae' \
+            '\x202e'; do
   cp small.qcow2 "names/$name"
 done
 cp -r names raw
@@ -173,10 +174,23 @@ for name in raw/*; do cp small.raw "$name"; done
 ( cd names && validate 0 --sums ../names.sums -- * ) > names.out 2>&1 ||
   { cat names.out; fail "names"; }
 [ ! -e names/x ] && [ ! -e x ]
-[ "$(grep -c '^ok' names/out)" = 51 ]
+[ "$(grep -c '^ok' names/out)" = 60 ]
 if LC_ALL=C grep -P '[\x00-\x09\x0b-\x1f\x7f\xff\xfe]' names/out; then
   fail "not printable"
 fi
+# No two look alike: each name can be told from what is shown.
+"$python" - names <<'PY'
+import os, re, sys
+import xml.etree.ElementTree as xml
+os.chdir(os.fsencode(sys.argv[1]))
+there = sorted(set(os.listdir(b".")) - {b"out", b"err", b"results.json", b"results.xml"})
+def names(shown):
+    return sorted(re.sub(rb"\\x(..)", lambda m: bytes.fromhex(m[1].decode()), s.encode())
+                  for s in shown)
+tap = open("out", encoding="utf-8").read()
+assert names(set(re.findall("^ok [0-9]+ - (.*): [a-z0-9 ]+$", tap, re.M))) == there
+assert names(t.get("name") for t in xml.parse("results.xml").getroot()) == there
+PY
 rm -r names raw
 
 # --- filesystems
