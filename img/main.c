@@ -119,13 +119,13 @@ run_command (const struct command *command, char **words)
   struct arguments a;
   int status = command->usage ? command->usage : EXIT_FAILURE;
 
+  output_lost = command->output_lost;
   if (arguments_parse (&a, command, words) == 0) {
     if (is_given (&a, &option_help)) {
       help_command (command);
       status = EXIT_SUCCESS;
     }
     else if (arguments_check (&a) == 0) {
-      output_lost = command->output_lost;
       if (control == NULL)
         status = command->run (&a);
       else if (live_run (&a, control) == EXIT_SUCCESS)

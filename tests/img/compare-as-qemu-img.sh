@@ -184,6 +184,9 @@ for other in f.raw f.qcow2; do
     ours=$?
   [ "$ours $(wc -l < ours.err)" = "4 1" ]
 done
+ours=0
+({ set +x; } 2>&-; img compare --help > /dev/full) || ours=$?
+[ "$ours" = 4 ]
 
 # The server of an export lives on.
 in_both qemu-img create -q -f raw zeros.raw 10M
