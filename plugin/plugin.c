@@ -599,8 +599,8 @@ qcow2_open (int readonly)
     why = report_first ();
     if (r == -1) {
       /* (EBUSY: another program has locked it, and nobody needs to mend it.) */
-      if (dir && name && h->image == NULL && errno != ENOENT && errno != ESHUTDOWN &&
-          errno != EBUSY)
+      if (dir && name && h->image == NULL && errno != ENOENT && errno != EBUSY &&
+          anyone_waits ())
         dir_refused (dir, name, why ? why : "");
       leave (h);
       clientlog_refused (params.options.path, name ? name : "", why);
@@ -685,6 +685,13 @@ qcow2_can_cache (void *handle)
 
 /* --- requests --- */
 
+/* Only these wait for space. */
+static bool
+changes (enum iostats_kind kind)
+{
+  return kind != IOSTATS_READ && kind != IOSTATS_CACHE && kind != IOSTATS_EXTENTS;
+}
+
 /* What came of it, with result R?  It has not failed if the client has gone, which is why it
  * was given up, or no longer waits for space; nor if the client asked for zeros only if that
  * is fast, for which ENOTSUP is an answer. */
@@ -692,7 +699,8 @@ static enum iostats_result
 judge (enum iostats_kind kind, int r)
 {
   return __builtin_expect (r == 0, 1) ? IOSTATS_DONE
-    : errno == ESHUTDOWN || (errno == ENOSPC && params.options.wait_for_space) ||
+    : errno == ESHUTDOWN ||
+      (errno == ENOSPC && params.options.wait_for_space && changes (kind)) ||
       (errno == ENOTSUP && kind == IOSTATS_ZERO) ? IOSTATS_REFUSED : IOSTATS_FAILED;
 }
 

@@ -16,6 +16,9 @@
  * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
  * Messages name the true reason.  (EFBIG comes with a signal: see plugin.c.)
  *
+ * Callers never get ESHUTDOWN, which CephFS has for a host that it shuts out: requests that
+ * are given up end with it (disk/serve.c).
+ *
  * A write that was reported as done may be lost later, and another operation than a sync
  * may be the first to learn of it.  Such an error is kept in `lost', and every later
  * storage_sync fails with it, and so does every durable write (R9).
@@ -111,12 +114,14 @@ changed (struct storage *s)
   storage_raise (&s->awaited, next);
 }
 
-/* Turns an errno that means that there is no more space into ENOSPC. */
+/* Turns errno into what callers get. */
 static void
-full (void)
+translate (void)
 {
   if (errno == EDQUOT || errno == EFBIG)
     errno = ENOSPC;
+  else if (errno == ESHUTDOWN)
+    errno = EIO;
 }
 
 /* Reports that OPERATION failed with errno.  Returns -1. */
@@ -126,7 +131,7 @@ failed (const struct storage *s, const char *operation, uint64_t offset,
 {
   report_error ("%s: cannot %s %" PRIu64 " bytes at offset %" PRIu64 ": %m",
                 s->path, operation, count, offset);
-  full ();
+  translate ();
   return -1;
 }
 
@@ -543,7 +548,7 @@ static int
 cannot_set_size (const struct storage *s, uint64_t size)
 {
   report_error ("%s: cannot set the size to %" PRIu64 " bytes: %m", s->path, size);
-  full ();
+  translate ();
   return -1;
 }
 
@@ -563,7 +568,7 @@ storage_extend (struct storage *s, uint64_t size, uint64_t offset, uint64_t coun
     return 0;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
     report_debug ("%s: no space for %" PRIu64 " bytes: %m", s->path, size);
-    full ();
+    translate ();
     return -1;
   }
   return sized ? failed (s, "allocate", offset, count) : cannot_set_size (s, size);

@@ -198,6 +198,11 @@ test_failing_writes (void)
   host.read_errno = EIO;
   CHECK_FAILS (storage_read (f, buf, 100, 512), EIO,
                "cannot read 100 bytes at offset 512");
+  /* A file system that shuts the host out does not say so to clients. */
+  host.read_errno = host.write_errno = host.allocate_errno = ESHUTDOWN;
+  CHECK_FAILS (storage_read (f, buf, 100, 512), EIO, "endpoint shutdown");
+  CHECK_FAILS (storage_write (f, buf, 100, 512), EIO, "endpoint shutdown");
+  CHECK_FAILS (storage_extend (f, 0, 0, 100), EIO, "endpoint shutdown");
   calm_host ();
   CHECK (storage_sync (f) == 0);
   storage_close (f);
