@@ -44,6 +44,7 @@
 
 #include "util/cleanup.h"
 #include "util/report.h"
+#include "util/sparse.h"
 #include "change/shadow-impl.h"
 
 /* A hostile image could make us read a refcount block of 2 MiB for each of its clusters.
@@ -86,8 +87,7 @@ shadow_new (const struct image *image, bool discard)
   s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
   s->table_entries = bytes / sizeof *s->table;
   s->table = malloc (bytes);
-  /* The host allocates pages of it when they are written. */
-  s->blocks = calloc (SHADOW_MAX_BLOCKS, sizeof *s->blocks);
+  s->blocks = sparse_new (SHADOW_MAX_BLOCKS * sizeof *s->blocks);
   s->batch_max = max64 (1, SHADOW_BATCH >> h->cluster_bits);
   s->batch = malloc (s->batch_max << h->cluster_bits);
   s->batch_entries = calloc (s->batch_max, sizeof *s->batch_entries);
@@ -139,7 +139,7 @@ shadow_free (struct shadow *s)
     free (s->blocks[i].now);
     free (s->blocks[i].was);
   }
-  free (s->blocks);
+  sparse_free (s->blocks, SHADOW_MAX_BLOCKS * sizeof *s->blocks);
   free (s->table);
   free (s->batch);
   free (s->batch_entries);

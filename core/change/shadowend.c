@@ -86,6 +86,7 @@ lay_out (struct shadow *s, struct shadow_place *p)
   const uint64_t per_cluster = s->h->cluster_size / sizeof (struct be64);
   uint64_t before;
 
+  p->first = s->cursor;
   do {
     before = s->changed;
     if (touch_old_places (s) == -1)
@@ -93,8 +94,8 @@ lay_out (struct shadow *s, struct shadow_place *p)
     p->blocks = s->changed;
     p->table_clusters = max64 (s->h->reftable_clusters,
                                div_up (s->known, per_cluster));
-    if (shadow_find (s, p->table_clusters + p->blocks, s->cursor,
-                     &p->first) == -1 ||
+    /* There is no space for more clusters before the first that had space for fewer. */
+    if (shadow_find (s, p->table_clusters + p->blocks, p->first, &p->first) == -1 ||
         touch_range (s, p->first, p->table_clusters + p->blocks) == -1)
       return -1;
   } while (s->changed != before);

@@ -75,42 +75,48 @@ refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to, int by)
   return from;
 }
 
-/* Is one of the counts in eight bytes 0?  In any order of bytes: subtracting 1 borrows from
- * the highest bit of a count, where it was not set, only if the count, or one before it,
- * is 0. */
-static bool
-has_zero (uint64_t counts, unsigned order)
+/* Words of eight bytes that are looked at in one step. */
+#define LONG 64
+
+/* Is one of the counts in N words 0?  In any order of bytes: subtracting 1 borrows from the
+ * highest bit of a count, where it was not set, only if the count, or one before it in the
+ * word, is 0.  (No branches, so that the compiler uses vectors.) */
+static inline bool
+has_zero (const unsigned char *p, unsigned n, unsigned order)
 {
   static const uint64_t ones[] = {
     UINT64_MAX, UINT64_MAX / 3, UINT64_MAX / 15, UINT64_MAX / 255, UINT64_MAX / 65535,
     UINT64_MAX / UINT32_MAX, 1,
   };
-  const uint64_t one = ones[order];
+  const uint64_t one = ones[order], high = one << ((1 << order) - 1);
+  uint64_t counts, found = 0;
 
-  return order == 0 ? counts != UINT64_MAX
-    : ((counts - one) & ~counts & one << ((1 << order) - 1)) != 0;
+  for (unsigned i = 0; i < n; i++) {
+    memcpy (&counts, p + 8 * i, 8);
+    found |= (counts - one) & ~counts & high;
+  }
+  return found != 0;
 }
 
-/* (Blocks may have 16 Mi counts, so eight bytes are looked at in one step.) */
+/* (Blocks may have 16 Mi counts, and a change looks through those of the whole file.) */
 uint64_t
 refblock_find_zero (const void *raw, unsigned order, uint64_t from,
                     uint64_t to)
 {
   const unsigned char *p = raw;
-  const uint64_t step = UINT64_C (64) >> order;
-  uint64_t counts;
+  const uint64_t word = UINT64_C (64) >> order, stretch = LONG * word;
 
   while (from < to) {
-    if ((from & (step - 1)) == 0 && to - from >= step) {
-      memcpy (&counts, p + from / step * 8, 8);
-      if (!has_zero (counts, order)) {
-        from += step;
-        continue;
-      }
-    }
-    if (refblock_get (raw, order, from) == 0)
+    const unsigned char *at = p + from / word * 8;
+
+    if (from % stretch == 0 && to - from >= stretch && !has_zero (at, LONG, order))
+      from += stretch;
+    else if (from % word == 0 && to - from >= word && !has_zero (at, 1, order))
+      from += word;
+    else if (refblock_get (raw, order, from) == 0)
       return from;
-    from++;
+    else
+      from++;
   }
   return to;
 }
