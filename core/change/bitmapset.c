@@ -16,9 +16,9 @@
  * merged, cleared and merged again at once.
  *
  * Resize: as in QEMU, added space is not marked as changed, and space that is cut off
- * loses its bits.  (But it is marked if it is preallocated: then it is data, so that nothing
- * else could tell a copy of the longer disk that was, before it became smaller, that this is
- * zeros now.)  A bit whose area the old or the new end of the disk divides keeps its
+ * loses its bits.  (But what is data is marked, in those that record: preallocated space, and
+ * the rest of the cluster in which the disk ended, which was zeroed.  Nothing else could tell
+ * a copy of the longer disk that was, before it became smaller, that this is zeros now.)  A bit whose area the old or the new end of the disk divides keeps its
  * value.  A table of the same length can stay, and clusters of bits stay where they are,
  * unless bits behind the end of the shorter disk are set.  In the old bitmap they meant
  * nothing (QEMU sets them if all bits are set), but would become valid.  The cluster that
@@ -76,7 +76,6 @@ bitmapset_new (struct bitmapset *set, const struct image *image,
 
   *set = (struct bitmapset) {
     .image = image, .dir = dir ? dir : &none, .disk_size = image->header.size,
-    .marked = UINT64_MAX,
   };
   set->items = memory_new (set->dir->nr_all + more + 1, sizeof *set->items);
   if (set->items == NULL)
@@ -175,17 +174,28 @@ is_set_past (const struct bitmapset *set, const struct bitmapdir_entry *old, uin
   return buf[at] >> end % 8 != 0 || !bytes_are_zero (buf + at + 1, cs - at - 1);
 }
 
+/* Whether a resize marks bits: [*FIRST, *END) of the bitmap. */
+static bool
+marked_bits (const struct bitmapset *set, const struct bitmapset_item *item,
+             uint64_t *first, uint64_t *end)
+{
+  *first = set->marked >> item->granularity_bits;
+  *end = div_up (set->marked_end, UINT64_C (1) << item->granularity_bits);
+  return item->automatic && set->marked < set->marked_end;
+}
+
 static int
 resize_item (struct bitmapset *set, struct bitmapset_item *item)
 {
   const uint64_t bits = item->bits, entries = item->table_entries;
   const uint64_t per_cluster = set->image->header.cluster_size * 8;
-  const bool marks = item->automatic && set->marked < set->disk_size;
-  uint64_t shorter;
+  uint64_t shorter, first, end;
+  bool marks;
   int past;
 
   bitmapset_measure (set, item);
-  if (item->bits == bits || item->fresh)
+  marks = marked_bits (set, item, &first, &end);
+  if ((item->bits == bits && !marks) || item->fresh)
     return 0;
   shorter = min64 (bits, item->bits);
   past = is_set_past (set, &item->old->e, shorter);
@@ -198,15 +208,20 @@ resize_item (struct bitmapset *set, struct bitmapset_item *item)
     return -1;
   item->keep = past ? shorter / per_cluster : div_up (shorter, per_cluster);
   if (marks)
-    item->keep = min64 (item->keep, (set->marked >> item->granularity_bits) / per_cluster);
+    item->keep = min64 (item->keep, first / per_cluster);
   return 0;
 }
 
 int
-bitmapset_resize (struct bitmapset *set, uint64_t size, bool mark)
+bitmapset_resize (struct bitmapset *set, uint64_t size, bool preallocated)
 {
-  if (mark)
-    set->marked = set->disk_size;
+  const uint64_t old = set->disk_size;
+
+  if (size > old) {
+    set->marked = old;
+    set->marked_end = preallocated ? size
+      : min64 (size, round_up (old, set->image->header.cluster_size));
+  }
   set->disk_size = size;
   for (size_t i = 0; i < set->n; i++)
     if (!bitmapset_is_inconsistent (&set->items[i]) &&
@@ -261,12 +276,13 @@ static bool
 mark_added (const struct bitmapset *set, const struct bitmapset_item *item,
             const struct bitmapmerge_cell *cell)
 {
-  const uint64_t first = set->marked >> item->granularity_bits;
-  const uint64_t end = min64 (item->bits, cell->first + cell->bytes * 8);
   uint8_t *const bytes = (uint8_t *) cell->words;
-  uint64_t bit = max64 (first, cell->first);
+  uint64_t bit, end;
+  const bool marks = marked_bits (set, item, &bit, &end);
 
-  if (!item->automatic || set->marked >= set->disk_size || bit >= end)
+  bit = max64 (bit, cell->first);
+  end = min64 (end, cell->first + cell->bytes * 8);
+  if (!marks || bit >= end)
     return false;
   for (; bit < end; bit++)
     bytes[(bit - cell->first) / 8] |= 1 << bit % 8;

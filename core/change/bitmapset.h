@@ -36,8 +36,7 @@ struct bitmapset {
   const struct image *image;
   const struct bitmapdir *dir;          /* the present ones */
   uint64_t disk_size;                   /* bytes */
-  uint64_t marked;                      /* bytes: what is added from here on is marked in
-                                           those that record; UINT64_MAX: nothing */
+  uint64_t marked, marked_end;          /* bytes that are marked in those that record */
   bool changed;                         /* the image needs another directory */
   struct bitmapset_item *items;         /* the old ones are in the order of DIR */
   size_t n;
@@ -69,9 +68,10 @@ extern int bitmapset_add_part (struct bitmapset_item *, const struct bitmapmerge
 /* Has the bitmap written anew, with what it contains. */
 extern int bitmapset_renew (const struct bitmapset *, struct bitmapset_item *);
 
-/* Gives all bitmaps the length that a disk of SIZE bytes needs.  MARK: those that record say
- * that what is added has changed. */
-extern int bitmapset_resize (struct bitmapset *, uint64_t size, bool mark);
+/* Gives all bitmaps the length that a disk of SIZE bytes needs.  Those that record say that
+ * what is added as data has changed: all of it if it is PREALLOCATED, else the rest of the
+ * cluster in which the disk ends. */
+extern int bitmapset_resize (struct bitmapset *, uint64_t size, bool preallocated);
 
 /* Is the change possible?  Changes nothing. */
 extern int bitmapset_check (const struct bitmapset *);

@@ -29,7 +29,6 @@
 #include "storage/nbduri.h"
 #include "image/filename.h"
 #include "mapping/chain.h"
-#include "request/bitmap.h"
 #include "change/edit.h"
 #include "change/resize.h"
 #include "change/snapedit.h"
@@ -212,7 +211,7 @@ zero_tail (const struct change *c, const struct view *disk)
 
   v.size = round_up (v.size, UINT64_C (1) << v.image->header.cluster_bits);
   v.w = &w;
-  w.bitmaps = NULL;             /* nothing past the end is recorded */
+  w.bitmaps = NULL;             /* of what is past the end: bitmapset.c */
   w.detect_zeroes = DETECT_ZEROES_OFF;
   w.compressor = NULL;
   if (w.data_is_raw && storage_size (v.image->data) < v.size &&
@@ -234,14 +233,8 @@ zero_before (void *opaque, const struct view *v)
   const struct change *c = opaque;
   struct resize_options ro;
 
-  if (plan (c, v, &ro) == -1)
-    return -1;
-  if (ro.size <= v->size)
-    return 0;
-  /* The rest of the piece in which the disk ended shows zeros from now on, whatever it
-   * showed before the disk became smaller. */
-  return v->size > 0 && bitmap_record (v->w->bitmaps, v->size - 1, 1) == -1 ? -1
-    : zero_tail (c, v);
+  return plan (c, v, &ro) == -1 ? -1
+    : ro.size > v->size ? zero_tail (c, v) : 0;
 }
 
 /* For programs that grow the disk later and do not zero it.  If this fails, nothing is

@@ -33,6 +33,7 @@
 
 #define MAX_SNAPSHOTS 6
 #define MAX_BITMAPS 3
+#define STILL 1         /* this one records nothing */
 #define EDITS 5
 
 /* A persistent bitmap: a byte for each bit. */
@@ -215,7 +216,7 @@ bitmaps_make (struct trial *t, struct rng *rng, unsigned n)
   for (i = 0; i < n; i++) {
     image_bitmap (IMAGE, names[i], 9 + rng_below (rng, 5));
     image_fill (IMAGE, &t->spec, rng, rng_below (rng, 4));
-    if (i == 1)
+    if (i == STILL)
       image_bitmap_disable (IMAGE, names[i]);
   }
   if (n == 0)
@@ -320,6 +321,15 @@ ended (void *opaque, bool fault)
     t->result = blob_copy (simdisk_cut (t->power.sim, &t->power.rng, CUT_ALL));
 }
 
+/* Where the data ends that a resize from LEN bytes adds. */
+static uint64_t
+added_data (const struct trial *t, uint64_t len)
+{
+  return t->edit.size <= len ? 0
+    : t->edit_options.preallocation != PREALLOCATION_OFF ? t->edit.size
+    : min64 (t->edit.size, div_up (len, t->spec.cluster_size) * t->spec.cluster_size);
+}
+
 /* Chooses t->edit and makes t->after. */
 static void
 choose (struct trial *t, struct rng *rng)
@@ -362,12 +372,13 @@ choose (struct trial *t, struct rng *rng)
     break;
   case 3: {
     struct blob old = a->active;
+    const uint64_t len = old.len;
 
     t->edit.kind = EDIT_RESIZE;
     t->edit.size = 512 * (1 + rng_below (rng, a->nr_bitmaps > 0 ? t->longest : 1500));
-    if (t->edit.size > old.len)
+    if (t->edit.size > len)
       t->edit_options.preallocation = rng_below (rng, 8) % 4;
-    t->tail = min64 (old.len, t->edit.size) % t->spec.cluster_size != 0;
+    t->tail = min64 (len, t->edit.size) % t->spec.cluster_size != 0;
     a->active = blob_resized (&old, t->edit.size);
     blob_free (&old);
     for (i = 0; i < a->nr_bitmaps; i++) {
@@ -377,6 +388,9 @@ choose (struct trial *t, struct rng *rng)
       b->set = blob_resized (&old, div_up (t->edit.size,
                                            UINT64_C (1) << b->granularity_bits));
       blob_free (&old);
+      if (i != STILL)
+        for (uint64_t at = len & ~511; at < added_data (t, len); at += 512)
+          b->set.data[at >> b->granularity_bits] = 1;
     }
     break;
   }

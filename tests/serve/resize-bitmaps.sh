@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # resize= gives persistent bitmaps the length of the disk as qemu-img resize does: added
-# space is not marked as changed, even if bits past the old end were set, but for the piece
-# in which the disk ended, if that is within a cluster; the other bits are kept.  Enabled and disabled bitmaps remain usable.
+# space is not marked as changed, even if bits past the old end were set, but for the rest of
+# the cluster in which the disk ended; the other bits are kept.  Enabled and disabled bitmaps
+# remain usable.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -30,16 +31,18 @@ print([b["flags"] for b in data["bitmaps"] if b["name"] == sys.argv[1]])' "$1"
 # both SIZE: we and QEMU.
 both ()
 {
-  local before
-  before="$(virtual_size "$img")"
+  local old new rest
 
+  old="$(virtual_size "$img")" new="$(bytes_of "$1")"
   cp --sparse=always "$img" "$qemus"
-  # QEMU does not zero the end of a cluster in which the disk ended.
-  if [ $((before % cluster_bytes)) != 0 ] && [ "$(bytes_of "$1")" -gt "$before" ]; then
-    qemu-io -f qcow2 -c "write -q $((before - 512)) 512" "$qemus"
-  fi
   "$NBDKIT" -U - "$PLUGIN" "$img" resize="$1" shrink=true --run true
   qemu-img resize -q --shrink -f qcow2 "$qemus" "$1"
+  # QEMU does not zero the end of a cluster in which the disk ended.
+  rest=$((-old & (cluster_bytes - 1)))
+  if [ "$new" -gt "$old" ] && [ $rest != 0 ]; then
+    if [ $((old + rest)) -gt "$new" ]; then rest=$((new - old)); fi
+    qemu-io -f qcow2 -c "write -q $old $rest" "$qemus"
+  fi
   check_clean "$img"
   same_bitmaps
 }
