@@ -51,6 +51,7 @@ not_run 'lab/processors' "see project/processors-smoke.sh"
 not_run 'lab/cost --threads 1' "see project/cost-smoke.sh"
 not_run 'lab/bench --cases 1-3 --rounds 1 --seconds 0.5 --size 1G' "$reason"
 not_run 'lab/bench --cases 14 --rounds 3 --size 1G --noise 400 --out /dev/shm/live' "$reason"
+not_run 'lab/bench --cases 15 --rounds 1 --seconds 1 --size 1G' "$reason"
 not_run 'lab/pictures --work /dev/shm --rounds 3 pause' "see project/pictures-smoke.sh"
 not_run 'lab/bench --rounds 1 --seconds 0.5 --size 512M' "$reason"
 
@@ -210,7 +211,7 @@ after ()
     "Memory for mappings."*)
       grep 'to read at full speed *l2-cache=1M' out ;;
     "The comparison"|"Images behind NBD"|"Many processors"|"What a request costs"|Commands|\
-    "Changes of a disk in use"|"Devices that grow."*)
+    "Changes of a disk in use"|"Bitmaps that survive a crash"|"Devices that grow."*)
       # scripts that are not run
       ;;
     "The counters of a server"*)
