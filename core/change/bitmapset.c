@@ -16,9 +16,10 @@
  * merged, cleared and merged again at once.
  *
  * Resize: as in QEMU, added space is not marked as changed, and space that is cut off
- * loses its bits.  (But what is data is marked, in those that record: preallocated space, and
- * the rest of the cluster in which the disk ended, which was zeroed.  Nothing else could tell
- * a copy of the longer disk that was, before it became smaller, that this is zeros now.)  A bit whose area the old or the new end of the disk divides keeps its
+ * loses its bits.  (But what is data is marked, in those that record: preallocated space,
+ * and the rest of the cluster in which the disk ended, which was zeroed.  Nothing else could
+ * tell a copy of the longer disk that was, before it became smaller, that this is zeros
+ * now.)  A bit whose area the old or the new end of the disk divides otherwise keeps its
  * value.  A table of the same length can stay, and clusters of bits stay where they are,
  * unless bits behind the end of the shorter disk are set.  In the old bitmap they meant
  * nothing (QEMU sets them if all bits are set), but would become valid.  The cluster that
