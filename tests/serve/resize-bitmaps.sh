@@ -100,6 +100,16 @@ for row in "${sample[@]}"; do
   check_clean "$img"
 done
 
+# Space that is added as data is marked even if no bit is added.
+for cluster in 512 64k; do
+  rm -f "$img"
+  make_image "$img" 1000448 cluster_size=$cluster
+  qemu-img bitmap --add -g 1M "$img" coarse
+  "$NBDKIT" -U - "$PLUGIN" "$img" resize=1000960 preallocation=metadata --run true
+  bitmap_map "$img" coarse | grep -E ' 1  *dirty$'
+  check_clean "$img"
+done
+
 # "All ones" without a cluster, and bits that are set behind the end.
 names="fine still"
 for bits in 1 data; do
