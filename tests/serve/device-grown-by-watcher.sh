@@ -3,7 +3,7 @@
 #
 # A program that reads stats= enlarges the device in steps while a client writes all of
 # the disk: no request fails, and none waits if the client writes less than the watermark
-# between two looks of the program.  (scripts/grow-device also measures this by time.)
+# between two looks of the program.  (lab/grow-device also measures this by time.)
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -15,7 +15,7 @@ losetup --detach "$dev"
 # grow OPTION...
 grow ()
 {
-  TMPDIR="$sockdir" PLUGIN="$PLUGIN" "$python" "$srcdir/../scripts/grow-device" --size=64 \
+  TMPDIR="$sockdir" PLUGIN="$PLUGIN" "$python" "$srcdir/../lab/grow-device" --size=64 \
     --step=32 --poll=0.02 --json "$@" | tee "$tmp/rows"
 }
 
