@@ -194,8 +194,8 @@ qcow2_dump_plugin (void)
 /* All threads of the server share one heap, so that memory that one thread frees is
  * available to the others.  (By default glibc makes up to eight heaps per processor, and
  * each may come to hold as much memory as all threads need.  16 threads on 16 processors
- * are no faster with them: doc/PERFORMANCE.)  The environment of the server can override
- * this. */
+ * are no faster with them: doc/PERFORMANCE.md.)  The environment of the server can
+ * override this. */
 static void
 share_heap (void)
 {

@@ -5,7 +5,7 @@
  *
  * The life of a cluster.  The count in memory is what callers see; the file has it, and
  * the pointer, after a checkpoint (core/request/checkpoint.c).  The rules are those of
- * doc/DESIGN; a rule beside an arrow has to be kept when it is taken.
+ * doc/DESIGN.md; a rule beside an arrow has to be kept when it is taken.
  *
  *   state      count  then
  *

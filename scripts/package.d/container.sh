@@ -57,7 +57,7 @@ make_container ()
 }
 
 # try_container: as its user, it works as the programs do that are installed, and runs the
-# jobs of doc/CI.
+# jobs of doc/CI.md.
 try_container ()
 {
   local container
@@ -79,7 +79,7 @@ try_container ()
   logged commands "${in_container[@]}" --volume "$top/debian/tests:/try:ro" "$container" \
     sh -c 'mkdir /tmp/try && AUTOPKGTEST_TMP=/tmp/try exec /try/commands'
 
-  say "running the jobs of doc/CI in it"
+  say "running the jobs of doc/CI.md in it"
   need_packages python3 python3-libnbd python3-yaml qemu-utils libnbd-bin
   mkdir "$containers/jobs"
   cat > "$containers/validate" <<END

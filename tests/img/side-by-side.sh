@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # lab/side-by-side finds no difference between qemu-img and nbdkit-qcow2-img that is
-# not explained, for three kinds of images, and doc/QEMU-IMG has a row for each command.
+# not explained, for three kinds of images, and doc/QEMU-IMG.md has a row for each command.
 #
 # Environment: SEED; KINDS: these kinds.
 
@@ -12,7 +12,7 @@
 requires_tools
 requires qemu-io --version
 script="$srcdir/../lab/side-by-side"
-doc="$srcdir/../doc/QEMU-IMG"
+doc="$srcdir/../doc/QEMU-IMG.md"
 
 # The kinds that the document has.
 mapfile -t kinds < <(sed -n 's/^    [A-Z]  \([^ ]*\) .*/\1/p' "$doc")

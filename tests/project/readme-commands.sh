@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Each command of README.md, doc/INSTALL and doc/PERFORMANCE, word for word, does what the
-# text says.  Above all: after an incremental backup the overlay has the contents of the
-# disk.
+# Each command of README.md, doc/INSTALL.md and doc/PERFORMANCE.md, word for word, does
+# what the text says.  Above all: after an incremental backup the overlay has the contents
+# of the disk.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -230,7 +230,7 @@ judge ()
   esac
 }
 
-for document in README.md doc/INSTALL doc/PERFORMANCE; do
+for document in README.md doc/INSTALL.md doc/PERFORMANCE.md; do
   plain_units "$srcdir/../$document"
 done > "$tmp/units"
 [ "$(grep -c '^= ' "$tmp/units")" -ge 20 ]

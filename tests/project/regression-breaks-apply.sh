@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # Every case of tests/regressions cites its source, and names a break that can be made in
-# the sources.  doc/TRUST lists all cases, in the words of their tests.
+# the sources.  doc/TRUST.md lists all cases, in the words of their tests.
 
 set -e -u -o pipefail
 
@@ -13,9 +13,9 @@ command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; 
 
 # The list of the corpus as the script prints it.
 listed="$("$top/scripts/regressions" --list)"
-trusted="$(sed -n '/^Corpus of corruptions$/,/^Features$/p' "$top/doc/TRUST")"
+trusted="$(sed -n '/^Corpus of corruptions$/,/^Features$/p' "$top/doc/TRUST.md")"
 while IFS= read -r line; do
-  grep -qxF -- "$line" <<< "$trusted" || { echo "doc/TRUST does not say: $line"; exit 1; }
+  grep -qxF -- "$line" <<< "$trusted" || { echo "doc/TRUST.md does not say: $line"; exit 1; }
 done <<< "$listed"
 
 cases=0

@@ -4,8 +4,8 @@
 # Many hosts with overlays of one golden image behind NBD (lab/scale, small): each
 # guest reads what the golden image contains, also with copy-on-read and through a cache,
 # and qemu-img check finds no fault in any overlay.  The origin serves as much as
-# doc/SCALE says: with copy-on-read hardly anything for a second boot, and to a rack each
-# cluster once.  The commands of doc/SCALE work.
+# doc/SCALE.md says: with copy-on-read hardly anything for a second boot, and to a rack each
+# cluster once.  The commands of doc/SCALE.md work.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -84,7 +84,7 @@ for server in wrong broken; do
   if [ "$server" = wrong ]; then grep 'are not those of the golden image' "$tmp/out"; fi
 done
 
-# --- the commands of doc/SCALE, one after the other
+# --- the commands of doc/SCALE.md, one after the other
 
 . "$srcdir/lib/commands.sh"
 cd "$tmp"
@@ -98,7 +98,7 @@ boot_guest ()
   cmp disk.raw golden.raw
 }
 
-sed -n '/^Commands$/,/^Figures$/s/^    //p' "$srcdir/../doc/SCALE" > commands
+sed -n '/^Commands$/,/^Figures$/s/^    //p' "$srcdir/../doc/SCALE.md" > commands
 command="" number=0
 while IFS= read -r line; do
   command+="${line%\\}"

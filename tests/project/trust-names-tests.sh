@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# doc/TRUST names, for each promise and each feature, tests that exist and that `make
+# doc/TRUST.md names, for each promise and each feature, tests that exist and that `make
 # check' runs.  References to other files in README.md, HACKING and doc/ are correct.
 
 set -e -u -o pipefail
 
 here="$(cd "${srcdir:-$(dirname "$0")/..}" && pwd)"
 top="$here/.."
-trust="$top/doc/TRUST"
+trust="$top/doc/TRUST.md"
 
 # Lines that are indented by 4 or 8 begin a row, those indented by 6 continue one.
 promises="$(sed -n '/^Promises$/,/^Served read-only$/p' "$trust")"
@@ -38,7 +38,7 @@ for name in $(names "$(cat "$trust" "$top/lab/RESULTS")"); do
   # shellcheck disable=SC2206
   files=($name)
   set -f
-  [ -e "${files[0]}" ] || { echo "doc/TRUST or lab/RESULTS names $name, which is not there"; exit 1; }
+  [ -e "${files[0]}" ] || { echo "doc/TRUST.md or lab/RESULTS names $name, which is not there"; exit 1; }
   for file in "${files[@]}"; do
     case "$file" in
       *.sh|*.c) grep -qE "^	${file%.c}( |$)" Makefile.am || { echo "$file is not run"; exit 1; } ;;

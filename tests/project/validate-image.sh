@@ -3,7 +3,7 @@
 #
 # nbdkit-qcow2-validate: valid and broken images, and those that cannot be checked, give
 # the exit status and the reports that --help promises; names of images may contain any
-# characters; and the commands of doc/CI, including those of CI jobs, do what it says
+# characters; and the commands of doc/CI.md, including those of CI jobs, do what it says
 # (validate-jobs.sh tries jobs that divide the work).
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
@@ -227,14 +227,14 @@ fi
 
 [ "$before" = "$(sha256sum images/*)" ] || fail "an image was changed"
 
-# --- doc/CI: commands, also those of CI jobs
+# --- doc/CI.md: commands, also those of CI jobs
 
 ( cd images && for i in a b c; do
     qemu-img convert -f qcow2 -O raw "$i.qcow2" "$i.raw"
     echo "$(sha256sum < "$i.raw" | cut -d' ' -f1)  $i.qcow2"
     rm "$i.raw"
   done ) > disks.sha256
-sed -n -E 's/^    ( *- (run: )?)?(nbdkit-qcow2-validate .*)/\3/p' <(sed '/^Many images/,$d' "$srcdir/../doc/CI") > commands
+sed -n -E 's/^    ( *- (run: )?)?(nbdkit-qcow2-validate .*)/\3/p' <(sed '/^Many images/,$d' "$srcdir/../doc/CI.md") > commands
 cat commands
 [ "$(wc -l < commands)" = 4 ]
 while read -r command; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The jobs of doc/CI that validate images in shards, for GitHub, GitLab, Kubernetes and
+# The jobs of doc/CI.md that validate images in shards, for GitHub, GitLab, Kubernetes and
 # Slurm, do what it says when they run as on these systems (lib/ci_jobs.py): all images are
 # in the joined report, a fault in one makes the last job fail, and so does the loss of a
 # shard, except where the system tries it again.
@@ -54,7 +54,7 @@ jobs_end ()
 {
   local status=0
   rm -rf jobs reports
-  "$python" "$srcdir/lib/ci_jobs.py" "$2" "$srcdir/../doc/CI" || status=$?
+  "$python" "$srcdir/lib/ci_jobs.py" "$2" "$srcdir/../doc/CI.md" || status=$?
   [ "$status" = "$1" ]
   [ "$(verdicts)" = "$3" ]
 }
