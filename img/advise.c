@@ -2,9 +2,10 @@
  *
  * advise-cache: how much l2-cache does an image need?
  *
- * This is measured: the mapping of the whole disk is read, including all backing files, with
- * a cache that is large enough in any case.  There is one counter for all that the cache
- * holds; what it holds as soon as the image is open does not depend on the size of the disk.
+ * This is measured: the mapping of the whole disk is read, including all backing files,
+ * with a cache that is large enough in any case.  There is one counter for all that the
+ * cache holds; what it holds as soon as the image is open does not depend on the size of
+ * the disk.
  *
  * Locks: none.
  */

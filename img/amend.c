@@ -3,8 +3,8 @@
  * amend: other options and passphrases for an image that exists.
  *
  * The core makes the changes (amend.c, keyedit.c and edit.c there): passphrases, then the
- * version and the features, then the size.  Whatever can be judged before is, so that a list
- * of options is refused as a whole.
+ * version and the features, then the size.  Whatever can be judged before is, so that a
+ * list of options is refused as a whole.
  *
  * Locks: none.
  */
@@ -303,7 +303,8 @@ change_keys_live (const struct arguments *a, struct live *l, const struct keyedi
   char id[64];
   int r;
 
-  /* (Of a program that was killed, the secret is still there, perhaps with the same PID.) */
+  /* (Of a program that was killed, the secret is still there, perhaps with the same
+     PID.) */
   if (getrandom (&number, sizeof number, 0) == -1) {
     report_error ("getrandom: %m");
     return -1;

@@ -2,8 +2,8 @@
  *
  * apply-changes: how does an incremental backup get into an older copy of the disk?
  *
- * The source is an NBD export that has holes where nothing has changed: there the older copy
- * stays as it is (copy_changes in the core).
+ * The source is an NBD export that has holes where nothing has changed: there the older
+ * copy stays as it is (copy_changes in the core).
  *
  * Locks: none.
  */

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backup: how does a repository get the next generation of a disk, complete or not at all?
+ * backup: how does a repository get the next generation of a disk, complete or not at
+ * all?
  *
- * A bitmap in the image records what has changed since the newest generation (the base), and
- * is known by its name, which the manifest of the repository has.  A backup does this:
+ * A bitmap in the image records what has changed since the newest generation (the base),
+ * and is known by its name, which the manifest of the repository has.  A backup does
+ * this:
  *
  *   1 tidy     what an earlier backup has left is removed: see below
- *   2 instant  in one step: a snapshot is taken, a new bitmap begins to record, and the base
- *              ceases to
- *   3 copy     the snapshot (a full backup), or what the base has recorded up to it, becomes a
- *              new file, which appears when it is durable
+ *   2 instant  in one step: a snapshot is taken, a new bitmap begins to record, and the
+ *              base ceases to
+ *   3 copy     the snapshot (a full backup), or what the base has recorded up to it,
+ *              becomes a new file, which appears when it is durable
  *   4 commit   the manifest names the generation, and its bitmap
  *   5 clean    the snapshot and the old base are removed
  *
- * In place (--onto), what was cut off after the copy began is a mixture, which only that very
- * image can make whole: from then on the manifest names the bitmap of the instant, too.  The
- * next backup merges the base into it, and it is the base.
+ * In place (--onto), what was cut off after the copy began is a mixture, which only that
+ * very image can make whole: from then on the manifest names the bitmap of the instant,
+ * too.  The next backup merges the base into it, and it is the base.
  *
  * If any of it fails, or a process is killed, the next backup finds bitmaps that belong
  * to this repository (their names begin with its id) but are not the base.  Before 4 the
@@ -24,8 +26,8 @@
  * base has always recorded at least what has changed since the newest generation; if that
  * is not so (it is missing, or inconsistent), the next backup is a full one.
  *
- * Names of instants are random: no bitmap of an older copy of the image is mistaken for one of
- * now.
+ * Names of instants are random: no bitmap of an older copy of the image is mistaken for
+ * one of now.
  *
  * Locks: none (see repository.c).
  */
@@ -81,14 +83,16 @@ static const struct option
     0, "keep", "NUMBER", "afterwards, keep only so many backups: older ones are merged"
   },
   option_onto = {
-    0, "onto", "TARGET", "write the disk in place to this raw file, device or NBD export, which "
-    "has the newest state only"
+    0, "onto", "TARGET", "write the disk in place to this raw file, device or NBD export, "
+    "which has the newest state only"
   },
   option_rate = { 'r', "rate", "RATE", "read at most so many bytes in a second" },
   option_unencrypted = {
     0, "unencrypted", NULL, "the backup of an encrypted disk is not encrypted"
   },
-  option_verify = { 0, "verify", NULL, "compare what was stored with the disk of the instant" };
+  option_verify = {
+    0, "verify", NULL, "compare what was stored with the disk of the instant"
+  };
 
 struct backup {
   const struct arguments *a;
@@ -104,11 +108,13 @@ struct backup {
   struct generationfile stored;
   json_t *marks;
   struct repository_generation g;
-  char *onto;                   /* where it is written in place, without secrets; or NULL */
+  char *onto;                   /* where it is written in place, without secrets; or
+                                   NULL */
   uint64_t rate;
   unsigned removed;             /* older ones */
   bool unpruned;                /* but not all of them */
-  bool unclean;                 /* the image has something for it that cannot be removed */
+  bool unclean;                 /* the image has something for it that cannot be
+                                   removed */
   bool taken;                   /* the image may have something for it */
 };
 
@@ -177,8 +183,8 @@ get_newest (const struct backup *b)
     : (struct repository_generation) { .number = 0 };
 }
 
-/* Of a generation in place that was cut off, what was being copied is needed as well: an older
- * copy of the image does not have the bitmap of that instant. */
+/* Of a generation in place that was cut off, what was being copied is needed as well: an
+ * older copy of the image does not have the bitmap of that instant. */
 static const char *
 base_name (const struct repository_generation *newest)
 {
@@ -285,8 +291,8 @@ tidy (struct backup *b)
 
 /* --- 2, the instant --- */
 
-/* A piece is a cluster at least: a write into one that a smaller disk had lost makes all of
- * it data again, with zeros that nobody has written.  0: as usual. */
+/* A piece is a cluster at least: a write into one that a smaller disk had lost makes all
+ * of it data again, with zeros that nobody has written.  0: as usual. */
 static unsigned
 choose_granularity (const struct backup *b)
 {
@@ -355,8 +361,8 @@ verify (const struct backup *b, const struct copy_end *stored)
   if (d.at == UINT64_MAX)
     return 0;
   report_error ("%s: at offset %" PRIu64 ", what was stored is not what the disk shows%s",
-                b->file, d.at, b->why_full ? "" : ": the bitmap does not know all changes, make "
-                "a backup with --full");
+                b->file, d.at, b->why_full ? "" : ": the bitmap does not know all changes, "
+                "make a backup with --full");
   errno = EIO;
   return -1;
 }
@@ -390,8 +396,8 @@ zero_chunk (void *opaque, void *scratch, uint64_t at, uint64_t end, uint64_t *co
   return r;
 }
 
-/* A disk that becomes smaller, and larger again, loses data, and no bitmap records that: what
- * is zeros now must not be data below the new file. */
+/* A disk that becomes smaller, and larger again, loses data, and no bitmap records that:
+ * what is zeros now must not be data below the new file. */
 static int
 zero_what_has_gone (const struct backup *b, const struct copy_end *stored)
 {
@@ -457,8 +463,8 @@ name_file (struct backup *b, bool raw)
   return 0;
 }
 
-/* What it does not know as its own, it does not replace if that is an image: a raw disk would
- * take its place. */
+/* What it does not know as its own, it does not replace if that is an image: a raw disk
+ * would take its place. */
 static int
 refuse_image (const struct backup *b, const struct copytarget *t)
 {
@@ -470,14 +476,14 @@ refuse_image (const struct backup *b, const struct copytarget *t)
   format = memcmp (head, "QFI\xfb", 4) == 0 ? "qcow2" : otherformat_disk (head, sizeof head);
   if (format == NULL)
     return 0;
-  report_error ("--onto: %s looks like a %s image, and would become a raw disk: --full replaces "
-                "it", b->onto, format);
+  report_error ("--onto: %s looks like a %s image, and would become a raw disk: --full "
+                "replaces it", b->onto, format);
   errno = EINVAL;
   return -1;
 }
 
-/* Is what is in place what the newest backup has left there?  (It may also be the disk that
- * a server shows under another name.) */
+/* Is what is in place what the newest backup has left there?  (It may also be the disk
+ * that a server shows under another name.) */
 static int
 check_target (const struct backup *b, const struct copytarget *t)
 {
@@ -503,8 +509,9 @@ check_target (const struct backup *b, const struct copytarget *t)
                           newest.incomplete ? &cut : NULL);
 }
 
-/* What is in place is worth nothing until all of it is copied: an incremental backup can be
- * cut off, and go on from what is there, because the base then knows all that it had to copy. */
+/* What is in place is worth nothing until all of it is copied: an incremental backup can
+ * be cut off, and go on from what is there, because the base then knows all that it had
+ * to copy. */
 static int
 open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
              struct copytarget *t)
@@ -643,8 +650,8 @@ begin_backup (struct backup *b)
   return 0;
 }
 
-/* What is possible now: the next backup does the rest, if the repository is there, by whose id
- * it finds that. */
+/* What is possible now: the next backup does the rest, if the repository is there, by
+ * whose id it finds that. */
 static void
 give_up (struct backup *all, unsigned n)
 {
@@ -728,8 +735,8 @@ prune_one (struct backup *b, uint64_t keep)
   return r;
 }
 
-/* The new generation is there, whatever becomes of old ones; they are what is left if the disk
- * is damaged. */
+/* The new generation is there, whatever becomes of old ones; they are what is left if the
+ * disk is damaged. */
 static int
 prune_all (struct backup *all, unsigned n, uint64_t keep)
 {
@@ -916,7 +923,8 @@ run (const struct arguments *a)
 }
 
 #define OPTIONS &option_full, &option_keep, &option_target_format, &option_compress, \
-    &option_onto, &option_rate, &option_verify, &option_unencrypted, &option_output, &option_progress, &option_quiet
+    &option_onto, &option_rate, &option_verify, &option_unencrypted, &option_output, \
+    &option_progress, &option_quiet
 
 static const struct option *const live_options[] = { OPTIONS, &option_nbd, NULL };
 static const struct option *const options[] = {

@@ -2,8 +2,9 @@
  *
  * How does a backup read and change a disk, in use or at rest?
  *
- * In use, it asks the server (live.c), and is a client of its exports.  It is one of the active
- * disk all the time: a server of a directory tells only of images that have clients.
+ * In use, it asks the server (live.c), and is a client of its exports.  It is one of the
+ * active disk all the time: a server of a directory tells only of images that have
+ * clients.
  *
  * At rest, it opens the image, and uses the same exports without a server.
  *
@@ -71,8 +72,8 @@ connect_to (struct backupdisk *d, const char *export, struct imagefile **f,
   return storage_open ((*f)->path, &options, s);
 }
 
-/* How QMP calls the disk: NAME may be its file.  (It may be one of a directory that the server
- * tells nothing of yet.) */
+/* How QMP calls the disk: NAME may be its file.  (It may be one of a directory that the
+ * server tells nothing of yet.) */
 static int
 find_device (struct backupdisk *d)
 {
@@ -218,8 +219,8 @@ backupdisk_edit (struct backupdisk *disks, const struct backupdisk_edit *edits, 
   return 0;
 }
 
-/* The server does not delete it until it has noticed that this program does not read it any
- * more. */
+/* The server does not delete it until it has noticed that this program does not read it
+ * any more. */
 static int
 drop_live (const struct backupdisk *d, const char *name)
 {

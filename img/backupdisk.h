@@ -24,7 +24,8 @@ struct backupdisk {
   uint64_t size;                /* bytes */
   uint64_t cluster_size;        /* bytes */
   bool encrypted;
-  json_t *bitmaps;              /* as dirty-bitmaps of QMP: name, recording, inconsistent */
+  json_t *bitmaps;              /* as dirty-bitmaps of QMP: name, recording,
+                                   inconsistent */
   json_t *snapshots;            /* name */
   /* Belong to backupdisk.c: */
   const struct arguments *a;
@@ -56,12 +57,12 @@ struct backupdisk_edit {
   const struct bitmapedit *list;
   size_t n;
 };
-/* Makes those of N disks at one instant, EDITS[i] of DISKS[i].  All are in use, with the same
- * server, or none is. */
+/* Makes those of N disks at one instant, EDITS[i] of DISKS[i].  All are in use, with the
+ * same server, or none is. */
 extern int backupdisk_edit (struct backupdisk *disks, const struct backupdisk_edit *edits,
                             unsigned n);
-/* Is it the disk that a server shows at this URI, or file (which it never is)?  The disk has
- * the internal SNAPSHOT, whose name is random. */
+/* Is it the disk that a server shows at this URI, or file (which it never is)?  The disk
+ * has the internal SNAPSHOT, whose name is random. */
 extern bool backupdisk_is_at (const struct backupdisk *, const char *uri,
                               const char *snapshot);
 /* Its image, as the server calls it.  Belongs to the disk. */

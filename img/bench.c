@@ -2,14 +2,15 @@
  *
  * bench: how long do requests take?
  *
- * Each request is a chunk of one byte for the threads of the core (chunks.c there): as many
- * threads as requests are in flight take them in order.  Where a request is depends only on
- * its number.
+ * Each request is a chunk of one byte for the threads of the core (chunks.c there): as
+ * many threads as requests are in flight take them in order.  Where a request is depends
+ * only on its number.
  *
  * Flushes divide the requests into groups.  The thread whose request completes a group
  * flushes; without --no-drain, those of the next group wait for that.
  *
- * Locks: bench.lock guards what the threads count.  It is held while all wait for a flush.
+ * Locks: bench.lock guards what the threads count.  It is held while all wait for a
+ * flush.
  */
 
 #include <config.h>

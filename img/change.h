@@ -16,12 +16,12 @@
 #include "img/imagefile.h"
 #include "img/secrets.h"
 
-/* Calls FN with the disk in the image; with a CHAIN, over its backing files.  Returns what
- * FN does; or -1, reported. */
+/* Calls FN with the disk in the image; with a CHAIN, over its backing files.  Returns
+ * what FN does; or -1, reported. */
 extern int change_image (struct imagefile *, bool chain,
                          int (*fn) (void *opaque, struct disk *), void *opaque);
-/* Calls FN with the image that the first operand names, which must be qcow2 for WHAT, unless
- * that is NULL.  FN returns 0, or -1 (reported).  Returns the exit status. */
+/* Calls FN with the image that the first operand names, which must be qcow2 for WHAT,
+ * unless that is NULL.  FN returns 0, or -1 (reported).  Returns the exit status. */
 extern int change_command (const struct arguments *, const char *what,
                            int (*fn) (const struct arguments *, struct imagefile *,
                                       const struct secrets *));

@@ -3,8 +3,8 @@
  * check: is the metadata of an image right, and if not, can it be repaired?
  *
  * The core checks and repairs (check.c there).  Here its result becomes the counters, the
- * words and the exit status of qemu-img.  Of the image itself only: its backing files must
- * be there, but nothing in them is looked at.
+ * words and the exit status of qemu-img.  Of the image itself only: its backing files
+ * must be there, but nothing in them is looked at.
  *
  * Locks: none.
  */

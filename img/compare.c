@@ -2,8 +2,8 @@
  *
  * compare: do two images show the same?
  *
- * The core compares any two ends (difference.c there).  Here the result becomes the words and
- * the exit status of qemu-img.
+ * The core compares any two ends (difference.c there).  Here the result becomes the words
+ * and the exit status of qemu-img.
  *
  * Locks: none.
  */
@@ -56,8 +56,8 @@ say_offset (const struct arguments *a, const struct difference *d)
   return DIFFERENT;
 }
 
-/* A difference in the sector in which the shorter disk ends, at SIZE: is it within that disk,
- * or only behind its end? */
+/* A difference in the sector in which the shorter disk ends, at SIZE: is it within that
+ * disk, or only behind its end? */
 static int
 judge_end (struct copy_end x, struct copy_end y, uint64_t size,
            const struct chunks_words *words, struct difference *d)

@@ -2,11 +2,11 @@
  *
  * convert and dd: copies of disks.
  *
- * The core's engine copies from one end to the other (copy.c there).  The sources, one after
- * the other, are one end; copytarget.c has the other one.
+ * The core's engine copies from one end to the other (copy.c there).  The sources, one
+ * after the other, are one end; copytarget.c has the other one.
  *
- * An image is not read in order, and its size has to be known: so what comes from a pipe is
- * first copied to a file without a name, and so is a qcow2 image that goes to stdout.
+ * An image is not read in order, and its size has to be known: so what comes from a pipe
+ * is first copied to a file without a name, and so is a qcow2 image that goes to stdout.
  *
  * Locks: what could not be read is noted by any thread, with its lock.
  */

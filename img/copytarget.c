@@ -2,9 +2,9 @@
  *
  * How does what is copied become an image?
  *
- * A new image has no name until it is complete (newfile.c in the core): if the program ends
- * before, for any reason, nothing is left, and what existed is as it was.  Devices and
- * exports of NBD servers are written directly.
+ * A new image has no name until it is complete (newfile.c in the core): if the program
+ * ends before, for any reason, nothing is left, and what existed is as it was.  Devices
+ * and exports of NBD servers are written directly.
  *
  * Locks: none.
  */

@@ -42,11 +42,11 @@ extern int copytarget_old (struct copytarget *t, struct imagefile *f, bool is_ze
  * bitmapedit_disk. */
 extern int copytarget_edit_bitmaps (struct copytarget *, const struct bitmapedit *,
                                     size_t n, const char *source);
-/* Everything was written to a new qcow2 image in a file: closes it, and opens the file that
- * has no name yet, to read it.  The caller closes it. */
+/* Everything was written to a new qcow2 image in a file: closes it, and opens the file
+ * that has no name yet, to read it.  The caller closes it. */
 extern int copytarget_reopen (struct copytarget *, struct storage **);
-/* Everything was written: makes it durable, unless the cache is unsafe, and gives a new image
- * its name. */
+/* Everything was written: makes it durable, unless the cache is unsafe, and gives a new
+ * image its name. */
 extern int copytarget_finish (struct copytarget *);
 /* Without copytarget_finish before, a new image disappears.  Keeps errno. */
 extern void copytarget_free (struct copytarget *);

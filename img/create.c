@@ -2,8 +2,9 @@
  *
  * create: a new image.
  *
- * The core makes it (create.c there); newoptions.c reads the options.  A raw image is a file
- * of its size.  What exists under the name is replaced when the new image is complete.
+ * The core makes it (create.c there); newoptions.c reads the options.  A raw image is a
+ * file of its size.  What exists under the name is replaced when the new image is
+ * complete.
  *
  * Locks: none.
  */

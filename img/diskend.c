@@ -2,8 +2,8 @@
  *
  * How is an image read to copy or compare it?
  *
- * A qcow2 image as the export that a client of the plugin would get; a raw file, a device or
- * an NBD export as it is.
+ * A qcow2 image as the export that a client of the plugin would get; a raw file, a device
+ * or an NBD export as it is.
  *
  * Locks: none.
  */

@@ -21,8 +21,8 @@ struct diskend {
  * (NULL: none).  -1: reported. */
 extern int diskend_open (const struct imagefile *, const char *snapshot,
                          struct diskend *);
-/* From now on it is only what the qcow2 image itself contains, without its backing file.  -1:
- * reported. */
+/* From now on it is only what the qcow2 image itself contains, without its backing file.
+ * -1: reported. */
 extern int diskend_use_layer (struct diskend *);
 /* All zeros, or what was opened.  Keeps errno. */
 extern void diskend_close (const struct diskend *);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * bitmap, resize and snapshot: changes of an image, each of which happens as a whole or not
- * at all.
+ * bitmap, resize and snapshot: changes of an image, each of which happens as a whole or
+ * not at all.
  *
- * The core makes them (edit.c and bitmapedit.c there), of a disk that is opened without its
- * backing files, unless they matter.
+ * The core makes them (edit.c and bitmapedit.c there), of a disk that is opened without
+ * its backing files, unless they matter.
  *
  * Locks: none.
  */

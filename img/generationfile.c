@@ -2,12 +2,14 @@
  *
  * Is the file of a generation what a backup has stored?
  *
- * What can be seen without reading all of it is always checked before it is used: its size, the
- * size of its disk, the file that it lies over, and its metadata.  So a file that was cut off
- * or exchanged is found, unless it is as long.  The checksum finds any other byte.
+ * What can be seen without reading all of it is always checked before it is used: its
+ * size, the size of its disk, the file that it lies over, and its metadata.  So a file
+ * that was cut off or exchanged is found, unless it is as long.  The checksum finds any
+ * other byte.
  *
- * The checksum is that of the whole file, as sha256sum prints it, because that can be checked
- * anywhere.  It cannot be computed while the file is written, which is not in order.
+ * The checksum is that of the whole file, as sha256sum prints it, because that can be
+ * checked anywhere.  It cannot be computed while the file is written, which is not in
+ * order.
  *
  * Locks: none.
  */
@@ -147,8 +149,8 @@ compare (const struct repository *r, const struct repository_generation *g, bool
     ? wrong (r, g, "has another checksum than it had") : 0;
 }
 
-/* Does it lie over what the manifest says?  The second one may lie over the file into which
- * the oldest one was merged, before the manifest says so. */
+/* Does it lie over what the manifest says?  The second one may lie over the file into
+ * which the oldest one was merged, before the manifest says so. */
 static bool
 lies_over (const struct repository *r, unsigned i, const char *backing)
 {
@@ -159,7 +161,8 @@ lies_over (const struct repository *r, unsigned i, const char *backing)
     : strcmp (backing, said) == 0 || (merged && strcmp (backing, merged) == 0);
 }
 
-/* Is its metadata what it was?  (Of one that was cut off, the tables point past its end.) */
+/* Is its metadata what it was?  (Of one that was cut off, the tables point past its
+ * end.) */
 static int
 check_metadata (const struct repository *r, const struct repository_generation *g,
                 const struct imagefile *f)

@@ -19,15 +19,15 @@ struct generationfile {
 extern int generationfile_measure (const struct repository *, const char *file, bool sum,
                                    struct generationfile *);
 
-/* Are the files of generation I, and of those below it, what the manifest says?  SUMS: have
- * they the bytes, too? */
+/* Are the files of generation I, and of those below it, what the manifest says?  SUMS:
+ * have they the bytes, too? */
 extern int generationfile_check (const struct repository *, unsigned i, bool sums);
 /* Of all generations.  All that is wrong is reported. */
 extern int generationfile_check_all (const struct repository *);
 /* Of how many of these files (I == -1: of all) does the manifest know no checksum? */
 extern unsigned generationfile_unknown (const struct repository *, int i);
-/* Do the files of generation I, and of those below it, exist, with the sizes, disks and backing
- * files that the manifest says?  (Not reported.) */
+/* Do the files of generation I, and of those below it, exist, with the sizes, disks and
+ * backing files that the manifest says?  (Not reported.) */
 extern bool generationfile_is_there (const struct repository *, unsigned i);
 
 #endif /* QCOW2_IMG_GENERATIONFILE_H */

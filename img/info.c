@@ -2,8 +2,8 @@
  *
  * info: what is this image?
  *
- * The core describes it as qemu-img does in JSON (imageinfo.c).  Here that becomes text, or
- * a picture, and raw files are described.
+ * The core describes it as qemu-img does in JSON (imageinfo.c).  Here that becomes text,
+ * or a picture, and raw files are described.
  *
  * Locks: none.
  */

@@ -12,8 +12,8 @@
 
 #include "img/imagefile.h"
 
-/* An object with the keys of qemu-img info --output=json; for a CHAIN, an array of those of
- * all its files.  The caller frees it.  NULL: reported. */
+/* An object with the keys of qemu-img info --output=json; for a CHAIN, an array of those
+ * of all its files.  The caller frees it.  NULL: reported. */
 extern json_t *info_describe (const struct imagefile *, bool chain);
 /* Prints the list of its internal snapshots, if it has any. */
 extern void info_print_snapshots (const json_t *info);

@@ -2,10 +2,11 @@
  *
  * What does an image's file contain?  As a picture.
  *
- * Bars show the sizes.  A strip shows what uses which part of the file: the disk, one of the
- * first snapshots, one of the others, or several of them.  There is a byte for each cluster
- * of the file, or for more of them if the file is huge, which says who uses it.  The maps of
- * the disk and the snapshots tell that, one after the other, and what they have in common.
+ * Bars show the sizes.  A strip shows what uses which part of the file: the disk, one of
+ * the first snapshots, one of the others, or several of them.  There is a byte for each
+ * cluster of the file, or for more of them if the file is huge, which says who uses it.
+ * The maps of the disk and the snapshots tell that, one after the other, and what they
+ * have in common.
  *
  * Compressed and encrypted data is counted, but maps do not say where it is.
  *

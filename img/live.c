@@ -3,12 +3,12 @@
  * How does a command change a disk that a server is using?
  *
  * It asks the server for it, in QMP, on the socket of control= (or of
- * qemu-storage-daemon).  The server answers when the change is durable.  What takes long is
- * a job of the server: it tells by events how it has ended, and goes on if this program is
- * killed.
+ * qemu-storage-daemon).  The server answers when the change is durable.  What takes long
+ * is a job of the server: it tells by events how it has ended, and goes on if this
+ * program is killed.
  *
- * The first operand of the command is the name of the disk as QMP knows it (device), or of
- * its file.
+ * The first operand of the command is the name of the disk as QMP knows it (device), or
+ * of its file.
  *
  * Answers and events are lines of JSON.  They come from a server that may not be trusted,
  * so a line has a limit, and what is not as it should be is an error.
@@ -61,7 +61,8 @@ struct live {
 
   /* The job. */
   char job[64];                 /* its id; "": none */
-  bool plain;                   /* it is no block job, and is to be dismissed at its end */
+  bool plain;                   /* it is no block job, and is to be dismissed at its
+                                   end */
   bool ready, ended, cancelled;
   char *why;                    /* it has failed */
 };
@@ -327,8 +328,8 @@ await_job (struct live *l)
   return 0;
 }
 
-/* By which a job is known to be ours: PROGRAM.PID.NAMESPACE.  (In another namespace the same
- * number means another process.) */
+/* By which a job is known to be ours: PROGRAM.PID.NAMESPACE.  (In another namespace the
+ * same number means another process.) */
 static void
 name_job (char id[64], long pid)
 {
@@ -457,8 +458,8 @@ find_disk (struct live *l, const char *name, bool by_file)
   return false;
 }
 
-/* QEMU's storage daemon has no devices, only nodes.  A server of a directory only tells of
- * images in use, but knows the names of all. */
+/* QEMU's storage daemon has no devices, only nodes.  A server of a directory only tells
+ * of images in use, but knows the names of all. */
 int
 live_use (struct live *l, const char *name)
 {
@@ -656,8 +657,8 @@ check_options (const struct arguments *a)
   return 0;
 }
 
-/* The server has opened the disk: -f can only say the same.  (Images that it opens on demand
- * are qcow2.) */
+/* The server has opened the disk: -f can only say the same.  (Images that it opens on
+ * demand are qcow2.) */
 static int
 check_format (const struct live *l, const struct arguments *a)
 {

@@ -31,20 +31,20 @@ extern const char *live_device (const struct live *);
 extern const json_t *live_inserted (const struct live *);
 /* What info says of it. */
 extern const json_t *live_image (const struct live *);
-/* The file of its chain, below the top, that NAME means, as in the header of the image: what
- * info says of it.  NULL: reported. */
+/* The file of its chain, below the top, that NAME means, as in the header of the image:
+ * what info says of it.  NULL: reported. */
 extern const json_t *live_below (const struct live *, const char *name);
 
-/* Where clients of NBD find the disk DEVICE, which the user calls NAME: at the address NBD,
- * if that is not NULL.  *URI, *PREFIX: the address, and what names of its exports begin with;
- * the caller frees both, also on failure. */
+/* Where clients of NBD find the disk DEVICE, which the user calls NAME: at the address
+ * NBD, if that is not NULL.  *URI, *PREFIX: the address, and what names of its exports
+ * begin with; the caller frees both, also on failure. */
 extern int live_find_server (struct live *, const char *name, const char *device,
                              const char *nbd, char **uri, char **prefix);
 /* The URI of an export there.  NULL: reported. */
 extern char *live_uri (const char *name, const char *uri, const char *prefix,
                        const char *export);
-/* Both, for the disk in use, or (not NULL) its internal SNAPSHOT, a name or an id as without
- * a server.  The option --nbd, if it is given, is the address. */
+/* Both, for the disk in use, or (not NULL) its internal SNAPSHOT, a name or an id as
+ * without a server.  The option --nbd, if it is given, is the address. */
 extern const struct option option_nbd;
 extern char *live_export (struct live *, const struct arguments *, const char *snapshot);
 
@@ -56,8 +56,8 @@ extern int live_do (struct live *, const char *command, json_t *arguments);
 /* The same.  *ANSWER: what it returns; the caller frees it. */
 extern int live_ask (struct live *, const char *command, json_t *arguments,
                      json_t **answer);
-/* The same for one that starts a job, which this awaits: shows how far it is, completes it
- * when it is ready, and cancels it when the user stops this program. */
+/* The same for one that starts a job, which this awaits: shows how far it is, completes
+ * it when it is ready, and cancels it when the user stops this program. */
 extern int live_job (struct live *, const struct arguments *, const char *command,
                      json_t *arguments);
 

@@ -2,9 +2,10 @@
  *
  * map: which parts of a disk have data, and where?
  *
- * The core goes through the tables (chainmap.c there).  Here a part of the disk is chosen,
- * and each entry is printed, or put into a picture, as it comes: memory does not depend on
- * their number.  A picture needs the size of the disk first, so the tables are read twice.
+ * The core goes through the tables (chainmap.c there).  Here a part of the disk is
+ * chosen, and each entry is printed, or put into a picture, as it comes: memory does not
+ * depend on their number.  A picture needs the size of the disk first, so the tables are
+ * read twice.
  *
  * Locks: none.
  */

@@ -2,10 +2,10 @@
  *
  * Where is a disk stored?  As a picture.
  *
- * A strip shows the disk, coloured by the file that stores each part.  A chart shows where in
- * these files the parts are: the disk from left to right, the files from bottom to top.  The
- * lengths of the files become known while entries come, so the rows of the chart become
- * coarser.  Memory depends on the number of files only.
+ * A strip shows the disk, coloured by the file that stores each part.  A chart shows
+ * where in these files the parts are: the disk from left to right, the files from bottom
+ * to top.  The lengths of the files become known while entries come, so the rows of the
+ * chart become coarser.  Memory depends on the number of files only.
  *
  * From the eighth file of the chain on, all have one colour.
  *

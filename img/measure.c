@@ -2,9 +2,9 @@
  *
  * measure: how large does the file of a new image become?
  *
- * newimage.c in the core computes how large it is when all of the disk was written.  Now it
- * is smaller by the clusters without data.  Nothing is subtracted for their tables, as in
- * qemu-img, so the result is never too small.
+ * newimage.c in the core computes how large it is when all of the disk was written.  Now
+ * it is smaller by the clusters without data.  Nothing is subtracted for their tables, as
+ * in qemu-img, so the result is never too small.
  *
  * Nothing is written, so files that the new image would name need not exist.
  *

@@ -2,8 +2,8 @@
  *
  * Which new image does the user want?
  *
- * The options -o have the names of qemu-img, and become those of create.c in the core, which
- * judges what can be combined.
+ * The options -o have the names of qemu-img, and become those of create.c in the core,
+ * which judges what can be combined.
  *
  * Locks: none.
  */

@@ -30,8 +30,9 @@ struct newoptions {
 extern bool newoptions_asks_for_help (const struct arguments *, const struct option *);
 /* Is -o help given?  Then the options of a new image are printed. */
 extern bool newoptions_help (const struct arguments *, bool raw);
-/* Reads -o.  BACKING, BACKING_FORMAT: the same as the options backing_file and backing_fmt,
- * or NULL.  The secrets must outlive it.  0; -1: reported; newoptions_free in any case. */
+/* Reads -o.  BACKING, BACKING_FORMAT: the same as the options backing_file and
+ * backing_fmt, or NULL.  The secrets must outlive it.  0; -1: reported; newoptions_free
+ * in any case. */
 extern int newoptions_read (const struct arguments *, bool raw, const char *backing,
                             const char *backing_format, const struct secrets *,
                             struct newoptions *);

@@ -2,10 +2,10 @@
  *
  * Is a target that is written in place still the one of the last backup, and untouched?
  *
- * All of it is the disk, so there is no place for an id: /dev/sdb may be another disk today.
- * But the manifest can have the hashes of some blocks, the marks: a few of all data, which
- * other disks do not have, and a few of what the last backup has written, which older copies
- * of this disk do not have.
+ * All of it is the disk, so there is no place for an id: /dev/sdb may be another disk
+ * today.  But the manifest can have the hashes of some blocks, the marks: a few of all
+ * data, which other disks do not have, and a few of what the last backup has written,
+ * which older copies of this disk do not have.
  *
  * This is no proof: a target that differs elsewhere is not noticed.
  *

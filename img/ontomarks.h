@@ -18,8 +18,8 @@
  * CHANGES (NULL: all) are new.  The caller frees *MARKS. */
 extern int ontomarks_make (const struct copy_end *all, const struct copy_end *changes,
                            const struct copy_end *target, uint64_t size, json_t **marks);
-/* A backup that was cut off has perhaps written where CHANGES has something, or ALL has no
- * data any more. */
+/* A backup that was cut off has perhaps written where CHANGES has something, or ALL has
+ * no data any more. */
 struct ontomarks_cut { const struct copy_end *all, *changes; };
 /* Has the TARGET, called PATH in messages, all MARKS?  CUT: not those; NULL: there was no
  * such backup. */

@@ -3,8 +3,8 @@
  * Which partitions does a disk have?
  *
  * An MBR has four entries; one of them may be a chain of further tables, each with one
- * partition and a link to the next.  A GPT has up to 128.  The bytes may be hostile: numbers
- * are only taken, and chains are limited.  Sectors have 512 bytes.
+ * partition and a link to the next.  A GPT has up to 128.  The bytes may be hostile:
+ * numbers are only taken, and chains are limited.  Sectors have 512 bytes.
  *
  * Locks: none.
  */

@@ -18,8 +18,8 @@ struct partition {
   uint64_t offset, size;        /* bytes; of any value */
 };
 
-/* Sets LIST to the partitions of a disk (those within an extended one are from number 5 on),
- * or to the whole disk if it has none.  Their number; -1: the disk cannot be read
+/* Sets LIST to the partitions of a disk (those within an extended one are from number 5
+ * on), or to the whole disk if it has none.  Their number; -1: the disk cannot be read
  * (reported). */
 extern int partitions_find (const struct copy_end *, struct partition list[MOST_PARTITIONS]);
 

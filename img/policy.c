@@ -2,10 +2,11 @@
  *
  * Which images does a policy accept?
  *
- * A policy is a table: what an image may have, and how large it may be.  Two are built in;
- * a file changes single rules of one.  What is judged are bytes that a user has uploaded:
- * the first cluster, the length and the end of a file.  Nothing is followed.  header_parse
- * knows the format; here are only the questions that no other code asks of a header.
+ * A policy is a table: what an image may have, and how large it may be.  Two are built
+ * in; a file changes single rules of one.  What is judged are bytes that a user has
+ * uploaded: the first cluster, the length and the end of a file.  Nothing is followed.
+ * header_parse knows the format; here are only the questions that no other code asks of a
+ * header.
  *
  * Locks: none.
  */
@@ -63,8 +64,8 @@ static const char *const limits[NR_LIMITS] = {
 #define CODE(limit) (limits[limit] + 4)
 
 #define NO_LIMIT UINT64_MAX
-/* The max-file-size of built-in policies: a stream that is longer than so much for the disk
- * and each snapshot has no end. */
+/* The max-file-size of built-in policies: a stream that is longer than so much for the
+ * disk and each snapshot has no end. */
 #define FROM_HEADER (UINT64_MAX - 1)
 #define SPARE_BYTES (UINT64_C (4) << 30)
 #define SPARE_TIMES 16
@@ -277,7 +278,8 @@ finding_add (json_t **list, const char *code, const char *fmt, ...)
     { "code", jsontext_string (code) }, { "message", jsontext_string (text) }));
 }
 
-/* About a file whose name is in the image.  FMT has a place for ` ("NAME")', or nothing. */
+/* About a file whose name is in the image.  FMT has a place for ` ("NAME")', or
+ * nothing. */
 static void
 add_named (json_t **list, enum key key, const char *text, const char *name)
 {
@@ -374,8 +376,8 @@ judge_limits (const struct header *h, json_t **found)
                  MAX_DATA_NAME);
 }
 
-/* Is at least one of both offset and name there?  (A backing file without a name is none for
- * us, but another program may see one.) */
+/* Is at least one of both offset and name there?  (A backing file without a name is none
+ * for us, but another program may see one.) */
 static void
 judge_names (const struct policy *p, const struct first_cluster *c, json_t **found)
 {

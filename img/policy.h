@@ -46,8 +46,8 @@ struct first_cluster {
 #define POLICY_LEAST 24
 extern size_t policy_needs (const void *buf, size_t len);
 
-/* These append what they find.  First: BUF has that many bytes of the beginning, or all of a
- * shorter file, which messages call NAME. */
+/* These append what they find.  First: BUF has that many bytes of the beginning, or all
+ * of a shorter file, which messages call NAME. */
 extern void policy_judge_begin (const struct policy *, const char *name, const void *buf,
                                 size_t len, struct first_cluster *, json_t **findings);
 /* The file has this LENGTH, or if it is not COMPLETE, at least that. */

@@ -2,11 +2,11 @@
  *
  * How can a hostile image do no harm?
  *
- * What an image causes, a crash, an endless loop, the use of all memory, happens in a process
- * that works on this image alone.  It tells how far it is, through a pipe: a line is a
- * document in JSON with everything so far, so a reader needs only the last
- * one.  The process that started it looks at no image.  It reads these lines, as something
- * that the image may have forged, and kills late workers.
+ * What an image causes, a crash, an endless loop, the use of all memory, happens in a
+ * process that works on this image alone.  It tells how far it is, through a pipe: a line
+ * is a document in JSON with everything so far, so a reader needs only the last
+ * one.  The process that started it looks at no image.  It reads these lines, as
+ * something that the image may have forged, and kills late workers.
  *
  * No worker survives: the kernel kills the workers, and what they have started, when the
  * process that started them ends, however it ends.

@@ -14,8 +14,8 @@ struct pool_work {
   void *opaque;
   /* Does piece I, in a process that ends when this returns. */
   void (*work) (void *opaque, unsigned i);
-  /* In the process that called: piece I has ended.  LAST is what it said last; NULL: nothing.
-   * WHY: NULL, or why it ended too early.  LATE: because it took too long. */
+  /* In the process that called: piece I has ended.  LAST is what it said last; NULL:
+   * nothing.  WHY: NULL, or why it ended too early.  LATE: because it took too long. */
   void (*done) (void *opaque, unsigned i, json_t *last, const char *why, bool late);
 };
 

@@ -15,8 +15,8 @@
 
 /* Was --output=json given? */
 extern bool wants_json (const struct arguments *);
-/* Prints DOCUMENT as qemu-img does, and frees it.  Returns the exit status; NULL: there was
- * no memory (reported). */
+/* Prints DOCUMENT as qemu-img does, and frees it.  Returns the exit status; NULL: there
+ * was no memory (reported). */
 extern int print_json (json_t *document);
 
 /* Sizes with three digits and a unit, as qemu-img: "1.5 GiB". */

@@ -13,8 +13,8 @@
 #include "check/pace.h"
 #include "img/command.h"
 
-/* One command at a time.  NAME is the word on the terminal.  DATA: what the command prints
- * is data, so -p prints nothing. */
+/* One command at a time.  NAME is the word on the terminal.  DATA: what the command
+ * prints is data, so -p prints nothing. */
 extern void progress_begin (const struct arguments *, bool data);
 /* What follows is the part of the command from BEGIN to END, of 1. */
 extern void progress_within (double begin, double end);

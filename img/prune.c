@@ -2,13 +2,13 @@
  *
  * How do old generations go, without the others?
  *
- * Those below one that is complete by itself at once: their files are removed.  Otherwise the
- * oldest one first: the next one lies over it, and is merged into it:
+ * Those below one that is complete by itself at once: their files are removed.  Otherwise
+ * the oldest one first: the next one lies over it, and is merged into it:
  *
- *   1  the manifest drops the oldest generation, and what it knows of files that are about
- *      to change; its file stays
- *   2  what the next one contains is written into that file (commit.c in the core): meanwhile
- *      the next one shows what it did, because it hides what changes below it
+ *   1  the manifest drops the oldest generation, and what it knows of files that are
+ *      about to change; its file stays
+ *   2  what the next one contains is written into that file (commit.c in the core):
+ *      meanwhile the next one shows what it did, because it hides what changes below it
  *   3  the header of the one after that names the file that both are in now
  *   4  so does the manifest
  *   5  the file that is not needed any more is removed

@@ -12,8 +12,8 @@
 #include "img/repository.h"
 
 /* Removes all but the newest KEEP > 0 generations.  SUM: read what changes again, to know
- * its checksum.  *REMOVED: how many.  -1: reported; what is left is right, and the next call
- * does the rest. */
+ * its checksum.  *REMOVED: how many.  -1: reported; what is left is right, and the next
+ * call does the rest. */
 extern int prune (const struct arguments *, struct repository *, uint64_t keep, bool sum,
                   unsigned *removed);
 

@@ -12,8 +12,8 @@
 
 /* Opens the file to read it, locked as QEMU does.  NULL: reported. */
 extern struct storage *rawdisk_open (const struct imagefile *);
-/* As chainmap_each: parts with data and holes, in turn.  The size of the disk is a multiple
- * of 512. */
+/* As chainmap_each: parts with data and holes, in turn.  The size of the disk is a
+ * multiple of 512. */
 extern int rawdisk_each (struct storage *, int (*fn) (void *, const struct map_entry *),
                          void *opaque);
 

@@ -3,21 +3,22 @@
  * Which generations of a disk does a directory of backups have?
  *
  *   manifest.json   the list of them
- *   000001.qcow2    a generation: all of the disk, or over another file (its backing file)
+ *   000001.qcow2    a generation: all of the disk, or over another file (its backing
+ *                   file)
  *   000002.qcow2    what has changed since that one
  *   .lock           is locked while a backup is made
  *
- * Or there is one generation, which is written in place somewhere else (ONTO); while that lasts,
- * the manifest says that it is incomplete.
+ * Or there is one generation, which is written in place somewhere else (ONTO); while that
+ * lasts, the manifest says that it is incomplete.
  *
  * The manifest is replaced as a whole, durably (newfile.c in the core), and the file of a
- * generation is complete and durable before the manifest names it.  So what the manifest names
- * is there; any other file with such a name was left by a program that was killed, and is
- * removed by the next backup.
+ * generation is complete and durable before the manifest names it.  So what the manifest
+ * names is there; any other file with such a name was left by a program that was killed,
+ * and is removed by the next backup.
  *
- * The oldest generation may lie over a file that is no generation any more (BELOW): while that
- * is to be merged into it (prune.c).  Of files that change then, the manifest knows neither size
- * nor checksum, until that is done.
+ * The oldest generation may lie over a file that is no generation any more (BELOW): while
+ * that is to be merged into it (prune.c).  Of files that change then, the manifest knows
+ * neither size nor checksum, until that is done.
  *
  * A manifest may have been damaged, or come from an attacker: names in it are those of
  * files in the directory.
@@ -558,8 +559,8 @@ check_number (const struct repository *r, const char *name)
 {
   if (strtoull (name, NULL, 10) <= repository_next (r))
     return 0;
-  report_error ("%s: there is %s, but " MANIFEST " does not know so many backups: is it an old "
-                "one?", r->path, name);
+  report_error ("%s: there is %s, but " MANIFEST " does not know so many backups: is it an "
+                "old one?", r->path, name);
   errno = EEXIST;
   return -1;
 }

@@ -26,14 +26,14 @@ extern struct repository *repository_begin (const char *directory, const char *d
 extern void repository_abandon (struct repository *);
 extern void repository_free (struct repository *);      /* NULL is allowed */
 
-/* The name by which it is known in images: bitmaps and snapshots that are made for it begin
- * with this. */
+/* The name by which it is known in images: bitmaps and snapshots that are made for it
+ * begin with this. */
 extern const char *repository_prefix (const struct repository *);
 /* Where a file of it is, for messages too; the caller frees it.  NULL: reported. */
 extern char *repository_path (const struct repository *, const char *file);
 
-/* Is that file (which need not exist), or what the symbolic link leads to, in its directory?
- * What is written there would replace a generation. */
+/* Is that file (which need not exist), or what the symbolic link leads to, in its
+ * directory?  What is written there would replace a generation. */
 extern bool repository_contains (const struct repository *, const char *file);
 
 /* A generation, as the manifest has it; it belongs to the repository. */
@@ -42,8 +42,8 @@ struct repository_generation {
   const char *file;             /* without its directory; ONTO: absolute, or a URI */
   bool onto;                    /* it is the only one, and written in place */
   bool incomplete;              /* and that was cut off: it must not be relied on */
-  const char *copying;          /* INCOMPLETE: the bitmap of the instant that was being copied;
-                                   NULL: by a full backup */
+  const char *copying;          /* INCOMPLETE: the bitmap of the instant that was being
+                                   copied; NULL: by a full backup */
   const json_t *marks;          /* see ontomarks.c; NULL: none */
   bool estranged;               /* the disk may be another one than that of older ones */
   bool raw;
@@ -59,8 +59,8 @@ struct repository_generation {
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
 extern struct repository_generation repository_get (const struct repository *, unsigned i);
-/* The file into which the oldest one is to be merged, as that of a generation that is none any
- * more; file == NULL: there is none. */
+/* The file into which the oldest one is to be merged, as that of a generation that is
+ * none any more; file == NULL: there is none. */
 extern struct repository_generation repository_below (const struct repository *);
 /* The description of one, for people's programs; the caller frees it. */
 extern json_t *repository_describe (const struct repository *, unsigned i);
@@ -78,8 +78,8 @@ extern int repository_replace (struct repository *, const struct repository_gene
  * copied, and the bitmap COPYING records on; BASE == NULL: all is copied. */
 extern int repository_begin_onto (struct repository *, const char *base,
                                   const char *copying);
-/* Forgets the oldest N ones.  A file of them stays, as long as others need it; then the next
- * one is to be merged into it. */
+/* Forgets the oldest N ones.  A file of them stays, as long as others need it; then the
+ * next one is to be merged into it. */
 extern int repository_forget (struct repository *, unsigned n);
 /* The OLDEST one is now in the file below it, and the NEXT one, or NULL, lies over that:
  * what is known of their files. */

@@ -2,8 +2,8 @@
  *
  * restore: how does a generation become a disk again?
  *
- * The file of a generation, with those below it, is an image: convert copies it.  First the
- * files have to be what the manifest says (generationfile.c).
+ * The file of a generation, with those below it, is an image: convert copies it.  First
+ * the files have to be what the manifest says (generationfile.c).
  *
  * Locks: none.
  */
@@ -120,8 +120,8 @@ static const char *
 remedy_for (const struct repository *r)
 {
   return repository_below (r).file
-    ? "a merge is unfinished: backup --verify --keep compares the newest backup with the disk, "
-      "and goes on" : "backup --verify compares the newest backup with the disk";
+    ? "a merge is unfinished: backup --verify --keep compares the newest backup with the "
+      "disk, and goes on" : "backup --verify compares the newest backup with the disk";
 }
 
 static int

@@ -2,12 +2,13 @@
  *
  * How is a picture of an image drawn?
  *
- * As SVG, with rectangles and text.  However large a disk is and however many parts it has, a
- * picture has some thousand shapes: what is drawn are the cells of grids, and each says what
- * most of it contains.  The texts have exact numbers.  The picture refers to nothing, and
- * names are only text in it.
+ * As SVG, with rectangles and text.  However large a disk is and however many parts it
+ * has, a picture has some thousand shapes: what is drawn are the cells of grids, and each
+ * says what most of it contains.  The texts have exact numbers.  The picture refers to
+ * nothing, and names are only text in it.
  *
- * The body is collected in memory, because the height, which is known at the end, comes first.
+ * The body is collected in memory, because the height, which is known at the end, comes
+ * first.
  *
  * Locks: none.
  */

@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-/* What a part of a picture can be: each has a colour.  Files of the chain, the disk and its
- * snapshots are the first ones. */
+/* What a part of a picture can be: each has a colour.  Files of the chain, the disk and
+ * its snapshots are the first ones. */
 #define SVG_KINDS 11
 /* Distinct for people who see colours differently, too. */
 #define SVG_COLOURS "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", \
@@ -22,7 +22,8 @@
 /* Columns of a strip, and of other grids with the same width. */
 #define SVG_COLUMNS 96
 
-/* NAME, which others have chosen, as text: characters that can be seen, and not too many. */
+/* NAME, which others have chosen, as text: characters that can be seen, and not too
+ * many. */
 #define SVG_NAME 256
 extern const char *svg_name (const char *name, char buf[SVG_NAME]);
 #define SVG_BYTES 64
@@ -52,10 +53,12 @@ extern void svg_grid (struct svg *, unsigned rows);
 /* In the last grid.  Row 0 is the lowest one. */
 extern void svg_grid_cell (struct svg *, unsigned row, unsigned column, const char *colour);
 
-/* SIZE bytes (or other units) as rows of cells, from left to right and from top to bottom.
- * Each one says which kind has most of its bytes; a cell has UNIT bytes, or more. */
+/* SIZE bytes (or other units) as rows of cells, from left to right and from top to
+ * bottom.  Each one says which kind has most of its bytes; a cell has UNIT bytes, or
+ * more. */
 struct svg_strip;
-extern struct svg_strip *svg_strip_new (uint64_t size, uint64_t unit);  /* NULL: reported */
+extern struct svg_strip *svg_strip_new (uint64_t size, uint64_t unit);  /* NULL:
+                                                                           reported */
 extern void svg_strip_free (struct svg_strip *);
 extern void svg_strip_add (struct svg_strip *, uint64_t start, uint64_t length,
                            unsigned kind);

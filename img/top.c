@@ -3,8 +3,8 @@
  * What is a server doing now?
  *
  * It is asked again and again, on the socket of control=, for what it has counted
- * (query-blockstats), and for its jobs.  The difference between two answers, divided by the
- * time between them, is what is shown, the busiest image first.
+ * (query-blockstats), and for its jobs.  The difference between two answers, divided by
+ * the time between them, is what is shown, the busiest image first.
  *
  * On a terminal, each look replaces the one before, and no more is shown than has room.
  * Anywhere else there is one look, unless -n says how many.
@@ -49,7 +49,8 @@ struct row {
   const json_t *image;          /* `x-statistics'; belongs to the answer */
   struct counts now;
   double operations, bytes[2];  /* a second */
-  double latency;               /* seconds: mean of the requests that ended; 0: none did */
+  double latency;               /* seconds: mean of the requests that ended; 0: none
+                                   did */
 };
 
 /* An answer. */
@@ -180,8 +181,8 @@ terminal (void)
   return w;
 }
 
-/* Writes the beginnings of these lines, as far as they have room in WIDTH columns; 0: all.
- * (A character of three bytes or more may take two.) */
+/* Writes the beginnings of these lines, as far as they have room in WIDTH columns; 0:
+ * all.  (A character of three bytes or more may take two.) */
 static void
 put_cut (const char *text, unsigned width)
 {

@@ -3,12 +3,12 @@
  * Is an image accepted that a user has uploaded?
  *
  * The policy judges the first cluster, the length and the end (policy.c).  If it finds
- * nothing, the core reads what the header names: the list of snapshots, the list of bitmaps,
- * and the LUKS header.  Nothing is opened but the image itself.
+ * nothing, the core reads what the header names: the list of snapshots, the list of
+ * bitmaps, and the LUKS header.  Nothing is opened but the image itself.
  *
- * A stream is read to its end, because its length counts, and is not stored.  It is refused
- * as soon as that is certain.  The caller limits time and memory: all that is here may be
- * waited for without an end.
+ * A stream is read to its end, because its length counts, and is not stored.  It is
+ * refused as soon as that is certain.  The caller limits time and memory: all that is
+ * here may be waited for without an end.
  *
  * Locks: none.
  */
@@ -77,8 +77,8 @@ judge_bytes (const struct policy *p, int fd, const char *name, char *buf, json_t
   return n == -1 ? -1 : 0;
 }
 
-/* With the limits for images that are not trusted, the core refuses what takes much memory.
- * Whatever it refuses, and for whatever reason, is not accepted. */
+/* With the limits for images that are not trusted, the core refuses what takes much
+ * memory.  Whatever it refuses, and for whatever reason, is not accepted. */
 static void
 judge_with_core (const struct disk_options *options, json_t **found)
 {

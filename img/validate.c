@@ -2,9 +2,9 @@
  *
  * validate: which of many images have a fault, and which are not to be accepted?
  *
- * For a CI job, or for uploads.  Each image is looked at in a process of its own (pool.c and
- * validateimage.c); this one only collects what they tell, prints it as TAP, and writes
- * reports.  Several runs can share the work (validateshards.c).
+ * For a CI job, or for uploads.  Each image is looked at in a process of its own (pool.c
+ * and validateimage.c); this one only collects what they tell, prints it as TAP, and
+ * writes reports.  Several runs can share the work (validateshards.c).
  *
  * Wrong usage is an exit status of its own, because 1 means that an image has a fault.
  *

@@ -32,8 +32,8 @@ struct validate_options {
 /* Does image I, in a process of its own (pool.h), and tells its entry of the report
  * (validatereport.h) step by step. */
 extern void validate_image (const struct validate_options *, unsigned i);
-/* The entry that it has told LAST, or a new one, after the process has ended: WHY is why it
- * ended too early, or NULL.  LATE: because a step took too long. */
+/* The entry that it has told LAST, or a new one, after the process has ended: WHY is why
+ * it ended too early, or NULL.  LATE: because a step took too long. */
 extern json_t *validate_entry (const char *name, json_t *last, const char *why, bool late);
 
 #endif /* QCOW2_IMG_VALIDATE_H */

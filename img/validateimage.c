@@ -3,14 +3,14 @@
  * What is done with one image that is validated?
  *
  * Steps, in this order, until one fails or cannot be done: the policy judges it, the core
- * checks it, all bytes of its disk are read, their checksum is compared, and programs check
- * the filesystems on it.  All of them use the file that was opened first, whatever its name
- * means later.
+ * checks it, all bytes of its disk are read, their checksum is compared, and programs
+ * check the filesystems on it.  All of them use the file that was opened first, whatever
+ * its name means later.
  *
- * This is a process of its own (pool.c), so memory is freed by its end.  What a step prints
- * (report_error, or a program for filesystems) is its message: both standard descriptors lead
- * to a file in memory.  Before each step the process tells what has happened so far, and
- * with it the step that counts if the new one does not end in time.
+ * This is a process of its own (pool.c), so memory is freed by its end.  What a step
+ * prints (report_error, or a program for filesystems) is its message: both standard
+ * descriptors lead to a file in memory.  Before each step the process tells what has
+ * happened so far, and with it the step that counts if the new one does not end in time.
  *
  * Locks: none; threads only read the disk.
  */
@@ -53,8 +53,8 @@
 #define POLICY_SECONDS 10
 #define POLICY_MEMORY (UINT64_C (64) << 20)     /* bytes more than were in use before */
 
-/* A disk is not read if it has more data than so much, and so many times more than its files:
- * deflate compresses to 1/1032 at best. */
+/* A disk is not read if it has more data than so much, and so many times more than its
+ * files: deflate compresses to 1/1032 at best. */
 #define SPARE_BYTES (UINT64_C (64) << 30)
 #define SPARE_TIMES 1032
 

@@ -2,8 +2,9 @@
  *
  * How are the results for images printed and written?
  *
- * In memory they are what the report in JSON says.  The other forms, TAP and JUnit, follow
- * from it.  In those, names and messages are printable, since both may be of any bytes.
+ * In memory they are what the report in JSON says.  The other forms, TAP and JUnit,
+ * follow from it.  In those, names and messages are printable, since both may be of any
+ * bytes.
  *
  * Locks: none.
  */
@@ -132,8 +133,8 @@ put_line (FILE *fp, const char *bytes, size_t len, const char *unwanted, bool xm
   }
 }
 
-/* Prints TEXT, a string of a document.  BEFORE: NULL, or what each line of it begins with;
- * empty ones are left out.  Otherwise all is one line. */
+/* Prints TEXT, a string of a document.  BEFORE: NULL, or what each line of it begins
+ * with; empty ones are left out.  Otherwise all is one line. */
 static void
 put_text (FILE *fp, const char *text, const char *before, const char *unwanted, bool xml)
 {
@@ -265,7 +266,8 @@ print_junit (FILE *fp, const void *entries)
       seconds += json_number_value (json_object_get (step, "seconds"));
     fputs ("  <testsuite", fp);
     put_attribute (fp, "name", text_of (entry, "image"));
-    fprintf (fp, " tests=\"%zu\" failures=\"%u\" errors=\"%u\" skipped=\"%u\" time=\"%.3f\">\n",
+    fprintf (fp, " tests=\"%zu\" failures=\"%u\" errors=\"%u\" skipped=\"%u\" "
+             "time=\"%.3f\">\n",
              json_array_size (steps), count_steps (entry, STEP_FAILED),
              count_steps (entry, STEP_ERROR), count_steps (entry, STEP_SKIPPED), seconds);
     json_array_foreach (steps, k, step)

@@ -2,9 +2,9 @@
  *
  * How are images divided among several runs, and how are their reports joined?
  *
- * All runs are given the same images and options, and divide the images alone, with the same
- * result: the heaviest image that is left goes to the lightest part.  So if all weigh the
- * same they are dealt like cards, in the order of their names.
+ * All runs are given the same images and options, and divide the images alone, with the
+ * same result: the heaviest image that is left goes to the lightest part.  So if all
+ * weigh the same they are dealt like cards, in the order of their names.
  *
  * A report says to which run it belongs, by digests.  The images of all shards have to be
  * those of the list: what was lost, or was there twice, becomes an error of its own.
@@ -76,7 +76,8 @@ is_lighter (const struct part *a, const struct part *b)
   return a->load != b->load ? a->load < b->load : a->index < b->index;
 }
 
-/* HEAP[0], the lightest of N parts, has become heavier: restores the order of the heap. */
+/* HEAP[0], the lightest of N parts, has become heavier: restores the order of the
+ * heap. */
 static void
 sink (struct part *heap, unsigned n)
 {

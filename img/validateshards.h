@@ -19,7 +19,8 @@ extern void names_sort (char **names, unsigned n);
  * number, or -1 (reported). */
 extern int shards_part (char **names, unsigned n, unsigned index, unsigned count,
                         bool balance);
-/* What identifies a list of texts.  The caller frees it.  NULL: no memory (not reported). */
+/* What identifies a list of texts.  The caller frees it.  NULL: no memory (not
+ * reported). */
 extern json_t *shards_digest (char *const *texts, unsigned n);
 
 /* The entries of all reports, by the names of images, and one for all that is not as it

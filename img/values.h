@@ -27,8 +27,8 @@ extern int parse_switch (const char *what, const char *text, bool *r);
  * ask. */
 extern int parse_new_name (const char *what, const char *text, unsigned most);
 
-/* All bytes of the file NAME, with a zero byte behind them; the caller frees them.  NULL with
- * errno (not reported); EFBIG: it has more than MOST. */
+/* All bytes of the file NAME, with a zero byte behind them; the caller frees them.  NULL
+ * with errno (not reported); EFBIG: it has more than MOST. */
 extern char *read_whole (const char *name, uint64_t most, size_t *len);
 
 /* Reports that the value is not possible, and why.  Returns -1. */
@@ -40,8 +40,9 @@ extern int bad_value (const char *what, const char *text, const char *fmt, ...)
 struct key_value { char *key, *value; bool taken; };
 struct key_values { struct key_value *list; unsigned n; };      /* all 0: none */
 
-/* Appends what TEXT says.  A comma in a value is written twice.  A first word without = is
- * the value of IMPLIED (unless that is NULL); any other means KEY=on.  -1: reported. */
+/* Appends what TEXT says.  A comma in a value is written twice.  A first word without =
+ * is the value of IMPLIED (unless that is NULL); any other means KEY=on.  -1:
+ * reported. */
 extern int key_values_add (struct key_values *, const char *text, const char *implied);
 /* The last value of KEY, or NULL.  It belongs to the list. */
 extern const char *key_values_get (const struct key_values *, const char *key);
@@ -51,8 +52,8 @@ extern const char *key_values_take (struct key_values *, const char *key);
 extern const char *key_values_left (const struct key_values *, const char *prefix);
 extern void key_values_free (struct key_values *);
 
-/* The snapshot that -l NAME, -l snapshot.id=ID or -l snapshot.name=NAME means; *R (NULL if
- * TEXT is) belongs to TEXT or to KV.  -1: reported. */
+/* The snapshot that -l NAME, -l snapshot.id=ID or -l snapshot.name=NAME means; *R (NULL
+ * if TEXT is) belongs to TEXT or to KV.  -1: reported. */
 extern int parse_snapshot (const char *what, const char *text, struct key_values *kv,
                            const char **r);
 

@@ -5,19 +5,19 @@
  * When nbdkit is told to end, it refuses the next request of each client with an error,
  * waits until the clients have left, and does not call .close for what they had opened.
  * A virtual machine would see a disk error, and an idle client would hold the server.
- * So this file comes first, with the first signal, or QMP's quit.  Jobs are cancelled, for
- * which requests may wait, and:
+ * So this file comes first, with the first signal, or QMP's quit.  Jobs are cancelled,
+ * for which requests may wait, and:
  *
- *   1  nbdkit accepts no more connections.  They wait in the queue of the listening socket
- *      for the next server, if that is systemd's; others are refused.  Connections that
- *      have no export yet get HANDSHAKE_MS for that, and those that have just got one
- *      SETTLE_MS: nbdkit may not have told the client
- *   2  the server goes on until no request runs, and nothing is waiting in a connection, or
- *      for QUIET_MS.  Then the descriptor of each connection becomes another socket's, from
- *      which nbdkit reads the end, and where answers vanish.  (The connection itself cannot
- *      be shut down under a request: without its receiving side, nbdkit refuses what it has
- *      just read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if
- *      the client had done so; the last .close brings the disk to rest
+ *   1  nbdkit accepts no more connections.  They wait in the queue of the listening
+ *      socket for the next server, if that is systemd's; others are refused.  Connections
+ *      that have no export yet get HANDSHAKE_MS for that, and those that have just got
+ *      one SETTLE_MS: nbdkit may not have told the client
+ *   2  the server goes on until no request runs, and nothing is waiting in a connection,
+ *      or for QUIET_MS.  Then the descriptor of each connection becomes another socket's,
+ *      from which nbdkit reads the end, and where answers vanish.  (The connection itself
+ *      cannot be shut down under a request: without its receiving side, nbdkit refuses
+ *      what it has just read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit
+ *      ends it as if the client had done so; the last .close brings the disk to rest
  *   3  when all have gone, or after PATIENCE_MS, nbdkit is told to end
  *
  * A client that connects again (QEMU with reconnect-delay=) sees no error: what was not
@@ -32,8 +32,8 @@
  * no request uses it and what was written through it is flushed.  It does so again and
  * again, because a request that still runs may connect once more.
  *
- * Locks: none.  A thread does all of this; it is told by a byte in a pipe, which a signal's
- * handler can write.
+ * Locks: none.  A thread does all of this; it is told by a byte in a pipe, which a
+ * signal's handler can write.
  */
 
 #include <config.h>
@@ -172,7 +172,8 @@ is_in_use (int fd)
     (ioctl (fd, SIOCOUTQ, &out) == 0 && out > 0);
 }
 
-/* No request runs, or waits.  (One that comes now may be carried out, and not answered.) */
+/* No request runs, or waits.  (One that comes now may be carried out, and not
+ * answered.) */
 static bool
 is_quiet (int fd)
 {

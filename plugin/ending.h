@@ -16,12 +16,13 @@ struct ending_server {
   const atomic_uint_fast64_t *open;     /* how many connections have an export */
   const atomic_int_fast64_t *last_ms;   /* when the last one got it (clock_ms) */
   bool (*is_busy) (void);       /* does any request run? */
-  void (*begins) (void);        /* called first; requests may wait for what that cancels */
+  void (*begins) (void);        /* called first; requests may wait for what that
+                                   cancels */
   int spared;                   /* a listening socket that is not nbdkit's, or -1 */
 };
 
-/* From now on, signals and ending_begin end the server in order.  To be called by the main
- * thread.  -1: reported. */
+/* From now on, signals and ending_begin end the server in order.  To be called by the
+ * main thread.  -1: reported. */
 extern int ending_start (const struct ending_server *);
 /* Tells the server to end, and returns at once. */
 extern void ending_begin (void);

@@ -8,12 +8,13 @@
  *
  * A line is one write at the end of the file.  Before it, the name is looked at: once the
  * file was moved away (logrotate), a new one is made.  If that is not possible, the old
- * one goes on.  A file that does not begin as a log does is not touched: it may be a disk.
+ * one goes on.  A file that does not begin as a log does is not touched: it may be a
+ * disk.
  *
  * Nobody waits for the log: a thread writes the lines, in their order.  (Before it is
- * started, nobody is served.)  QUEUE bytes of lines may wait for it, and at the end it gets
- * a short time for them.  The first failure in a row is reported, and so are the warnings
- * about images that it loses.
+ * started, nobody is served.)  QUEUE bytes of lines may wait for it, and at the end it
+ * gets a short time for them.  The first failure in a row is reported, and so are the
+ * warnings about images that it loses.
  *
  * Clients and images may come in any number, so no more than MOST lines are written in a
  * minute, of each level, and of those about connections and others apart: what clients

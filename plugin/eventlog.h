@@ -27,8 +27,8 @@ extern bool eventlog_is_open (void);
 
 /* What follows: any thread, with any locks held; preserves errno. */
 
-/* Writes a line, soon.  MEMBERS, an object, is freed.  False: it is left out, or there is no
- * log. */
+/* Writes a line, soon.  MEMBERS, an object, is freed.  False: it is left out, or there is
+ * no log. */
 extern bool eventlog_write (enum eventlog_level, const char *event, json_t *members);
 /* The same for what clients cause as often as they like. */
 extern void eventlog_write_client (enum eventlog_level, const char *event,

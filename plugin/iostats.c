@@ -7,8 +7,8 @@
  * shares its number with no other one only loads and stores.  When a connection ends, its
  * counts go to its export.
  *
- * Any number of images may be in a directory, and each has many exports.  So only the last
- * MOST_IDLE exports are kept that no connection uses.
+ * Any number of images may be in a directory, and each has many exports.  So only the
+ * last MOST_IDLE exports are kept that no connection uses.
  *
  * Locks: `lock' guards the lists.  Counters are atomic.
  */
@@ -57,7 +57,8 @@ struct shard {
 struct iostats_client {
   struct iostats_client *next;
   struct counted *counted;
-  _Atomic (struct shard *) shards[EPOCH_THREADS];       /* NULL: that one counted nothing */
+  _Atomic (struct shard *) shards[EPOCH_THREADS];       /* NULL: that one counted
+                                                           nothing */
 };
 
 /* An export. */
@@ -323,8 +324,8 @@ iostats_each (struct iostats *s, const char *device, iostats_fn fn, void *opaque
 
 /* --- requests --- */
 
-/* That of the calling thread.  *ALONE: no other thread counts there now.  NULL: there is no
- * memory, so nothing is counted. */
+/* That of the calling thread.  *ALONE: no other thread counts there now.  NULL: there is
+ * no memory, so nothing is counted. */
 static struct shard *
 my_shard (struct iostats_client *k, bool *alone)
 {

@@ -46,24 +46,25 @@ struct iostats_client;
 extern struct iostats *iostats_new (void);
 extern void iostats_free (struct iostats *);    /* accepts NULL */
 
-/* A connection to an EXPORT ("": the active disk) of DEVICE begins and ends.  NULL: nothing
- * is counted (STATS is NULL, or there is no memory). */
+/* A connection to an EXPORT ("": the active disk) of DEVICE begins and ends.  NULL:
+ * nothing is counted (STATS is NULL, or there is no memory). */
 extern struct iostats_client *iostats_enter (struct iostats *, const char *device,
                                              const char *export);
 /* *ENDED: what it has done. */
 extern void iostats_leave (struct iostats *, struct iostats_client *,
                            struct iocounts *ended);
 
-/* A request begins: returns its time.  It ends.  In one thread; NULL is accepted.  Preserves
- * errno. */
+/* A request begins: returns its time.  It ends.  In one thread; NULL is accepted.
+ * Preserves errno. */
 extern int64_t iostats_begin (struct iostats_client *, enum iostats_kind);
 extern void iostats_end (struct iostats_client *, enum iostats_kind, int64_t begun,
                          uint64_t offset, uint64_t count, enum iostats_result);
 
-/* The sums over the connections to the active disk of a device, as far as they are known. */
+/* The sums over the connections to the active disk of a device, as far as they are
+ * known. */
 extern void iostats_get (struct iostats *, const char *device, struct iocounts *);
-/* Calls FN for each export of a device (NULL: of all) that is known; those of one device one
- * after the other, with clients first, then those that were used last.  No lock is
+/* Calls FN for each export of a device (NULL: of all) that is known; those of one device
+ * one after the other, with clients first, then those that were used last.  No lock is
  * held meanwhile. */
 typedef void (*iostats_fn) (void *opaque, const char *device, const char *export,
                             const struct iocounts *);

@@ -221,8 +221,8 @@ static const struct spec specs[NR_PARAMS] = {
 /* --- help --- */
 
 /* The image, then the parameters for any image, then those for new images, each group in
- * alphabetical order.  tests/unit/plugin/params.c compares this text with the table above:
- * keys, kinds of values, words to choose from, and defaults.
+ * alphabetical order.  tests/unit/plugin/params.c compares this text with the table
+ * above: keys, kinds of values, words to choose from, and defaults.
  * tests/project/help-agrees.sh compares it with the manual. */
 const char params_help[] =
   "[file=]<PATH|URI>            The image (or use dir=).\n"

@@ -506,7 +506,8 @@ tell_unlisted (bool full, unsigned unlisted)
                   EXPORTS_MAX_NAME);
 }
 
-/* (With --tls=require nbdkit itself refuses this, and all else, until TLS is negotiated.) */
+/* (With --tls=require nbdkit itself refuses this, and all else, until TLS is
+ * negotiated.) */
 static int
 qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
 {
@@ -574,8 +575,8 @@ enter (struct handle *h, const char *name, bool writable)
   return h->export ? 0 : -1;
 }
 
-/* Is it a probe, which asks whether the server lives?  It gets an empty export in any case,
- * and touches no image: nothing waits for it, and it waits for nothing. */
+/* Is it a probe, which asks whether the server lives?  It gets an empty export in any
+ * case, and touches no image: nothing waits for it, and it waits for nothing. */
 static bool
 is_probe (const char *name)
 {
@@ -692,9 +693,9 @@ changes (enum iostats_kind kind)
   return kind != IOSTATS_READ && kind != IOSTATS_CACHE && kind != IOSTATS_EXTENTS;
 }
 
-/* What came of it, with result R?  It has not failed if the client has gone, which is why it
- * was given up, or no longer waits for space; nor if the client asked for zeros only if that
- * is fast, for which ENOTSUP is an answer. */
+/* What came of it, with result R?  It has not failed if the client has gone, which is why
+ * it was given up, or no longer waits for space; nor if the client asked for zeros only
+ * if that is fast, for which ENOTSUP is an answer. */
 static enum iostats_result
 judge (enum iostats_kind kind, int r)
 {

@@ -2,9 +2,9 @@
  *
  * How do statistics look to Prometheus?
  *
- * A table has each metric, with the place of its number in the document of stats.c.  The text
- * is in Prometheus' own format of exposition, which is what the textfile collector of
- * node_exporter reads: OpenMetrics differs in the names of counters.
+ * A table has each metric, with the place of its number in the document of stats.c.  The
+ * text is in Prometheus' own format of exposition, which is what the textfile collector
+ * of node_exporter reads: OpenMetrics differs in the names of counters.
  *
  * Labels are names that come from outside.  In the document they are valid UTF-8.  All
  * metrics have the label `server', the name of the file: a collector refuses two files in

@@ -3,9 +3,9 @@
  * How does a command add and erase passphrases of an encrypted image in use?
  *
  * x-blockdev-amend starts a job.  Its thread derives keys, which takes seconds; then the
- * key slots change in one short step (keyedit.c).  As QEMU does, the command answers first
- * whatever its options say, and what is wrong with them is told as the job's failure: in
- * QEMU's words, but for what keyedit.c finds.
+ * key slots change in one short step (keyedit.c).  As QEMU does, the command answers
+ * first whatever its options say, and what is wrong with them is told as the job's
+ * failure: in QEMU's words, but for what keyedit.c finds.
  *
  * Locks: see qmpjobs.c.
  */

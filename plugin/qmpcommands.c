@@ -4,8 +4,8 @@
  *
  * This table has them, with their arguments, that of qmpchange.c those that are also
  * actions of transactions, and that of qmpjobverbs.c those for jobs.  What is in none of
- * them is answered as QEMU answers unknown commands, and query-commands lists only what is
- * there.
+ * them is answered as QEMU answers unknown commands, and query-commands lists only what
+ * is there.
  *
  * Locks: none; one thread runs commands.
  */

@@ -6,8 +6,9 @@
  * before the command is answered.  Texts of errors are QEMU's, and so is the order of
  * the checks.
  *
- * The top image itself is copied while clients write it, until the job is told to complete:
- * then they go on with the base (job-complete), or with the top (block-job-cancel).
+ * The top image itself is copied while clients write it, until the job is told to
+ * complete: then they go on with the base (job-complete), or with the top
+ * (block-job-cancel).
  *
  * Locks: none of its own; see qmpjobs.h.
  */

@@ -2,11 +2,12 @@
  *
  * How does a job copy a disk that clients write (follow.c), and when is it ready?
  *
- * It copies piece by piece, and obeys orders between them.  When little is left it is ready,
- * and looks from time to time for what has changed.  When it is to complete, it makes the
- * copy durable first, so that the last step is short.  If clients write faster than it
- * copies, the job does not end, as in QEMU, until they write less or it is cancelled.  What
- * fails is dealt with as on-error says, also behind the gate, which opens then.
+ * It copies piece by piece, and obeys orders between them.  When little is left it is
+ * ready, and looks from time to time for what has changed.  When it is to complete, it
+ * makes the copy durable first, so that the last step is short.  If clients write faster
+ * than it copies, the job does not end, as in QEMU, until they write less or it is
+ * cancelled.  What fails is dealt with as on-error says, also behind the gate, which
+ * opens then.
  *
  * Locks: see qmpjobs.c.
  */

@@ -12,7 +12,8 @@
 
 /* `run' of such a job: until it is to complete, and little is left. */
 extern int qmpfollow_run (struct job *, struct follow *);
-/* `prepare' of it: copies what has changed since, such as before the job was finalized. */
+/* `prepare' of it: copies what has changed since, such as before the job was
+ * finalized. */
 extern int qmpfollow_catch_up (struct job *, struct follow *);
 
 #endif /* QCOW2_QMPFOLLOW_H */

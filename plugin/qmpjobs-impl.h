@@ -69,8 +69,8 @@ extern const char *job_why (const struct job *);
 extern int job_start_thread (struct job *);
 /* Something has changed for the job's thread. */
 extern void job_tell_thread (struct job *);
-/* The thread was cancelled while it waited: it ends now, without any I/O.  Waits for that,
- * but not for long. */
+/* The thread was cancelled while it waited: it ends now, without any I/O.  Waits for
+ * that, but not for long. */
 extern void job_await_end (struct job *);
 
 #endif /* QCOW2_QMPJOBS_IMPL_H */

@@ -5,25 +5,29 @@
  * States and events are QEMU's:
  *
  *   created -> running <-> paused           its thread works
- *              running -> ready <-> standby everything is copied; what clients write is, too
+ *              running -> ready <-> standby everything is copied; what clients write is,
+ *              too
  *   running, ready -> waiting -> pending    the thread has ended well ...
- *   pending -> concluded                    ... and the result counts (`finish'); its thread
- *                                           works once more before, if it has to (`prepare')
+ *   pending -> concluded                    ... and the result counts (`finish'); its
+ *                                           thread works once more before, if it has to
+ *                                           (`prepare')
  *   any of these -> aborting -> concluded   it failed, or was cancelled
  *   concluded -> null                       it is forgotten
  *
  * Each job has a thread for its long work (qmpjobwork.c).  All else is done by the thread
- * that runs commands, which waits for the work of a job only at the end of the server; but
- * it does the last step (`finish') itself, which is short unless a file hangs then.  So the
- * disk changes as a whole only there, as commands change it.
+ * that runs commands, which waits for the work of a job only at the end of the server;
+ * but it does the last step (`finish') itself, which is short unless a file hangs then.
+ * So the disk changes as a whole only there, as commands change it.
  *
  * A job holds its disk open, as a client does: it stays open when the last client leaves.
- * While it lasts, other commands do not change what the disk consists of (jobs_check_idle).
+ * While it lasts, other commands do not change what the disk consists of
+ * (jobs_check_idle).
  *
  * Bounded: MOST_JOBS of them, a thread each, and a few events each that no client has
  * taken yet.
  *
- * Locks: `lock' guards what the jobs say of it (qmpjobs-impl.h).  It is not held during I/O.
+ * Locks: `lock' guards what the jobs say of it (qmpjobs-impl.h).  It is not held during
+ * I/O.
  */
 
 #include <config.h>

@@ -7,8 +7,8 @@
  *   run       in a thread of the job: the long work, in short pieces, with clients
  *             writing.  Calls job_step between any two pieces
  *   prepare   in a thread of the job, before `finish', and again when that wants it
- *   finish    in the thread that runs commands: makes the result count, in one short step,
- *             such as a disk_change.  Nothing else changes the disk meanwhile
+ *   finish    in the thread that runs commands: makes the result count, in one short
+ *             step, such as a disk_change.  Nothing else changes the disk meanwhile
  *
  * A job that goes on until it is told to complete (an active commit, a mirror) calls
  * job_ready when everything is copied, then copies what clients write, between calls of
@@ -32,23 +32,23 @@ struct job_kind {
   const char *type;             /* as QEMU calls it: "stream" */
   bool no_block_job;            /* only commands and events of jobs as such tell of it */
   bool writes;                  /* to the disk, as a client does */
-  bool repeats;                 /* a piece that failed and was skipped is tried again, so that
-                                   this is no failure at the end */
+  bool repeats;                 /* a piece that failed and was skipped is tried again, so
+                                   that this is no failure at the end */
   /* Returns 0: everything is done; or -1 with errno: it failed (reported), or job_step or
    * job_fails said so. */
   int (*run) (struct job *, void *opaque);
   /* Before `finish', which may come long after `run' (job-finalize): what that needs.
    * Returns as `run' does.  A job that stops here stays pending.  NULL: nothing. */
   int (*prepare) (struct job *, void *opaque);
-  /* The job is cancelled while `prepare' runs, or when it has: clients must not wait for it
-   * any more.  Does no I/O.  NULL: they do not. */
+  /* The job is cancelled while `prepare' runs, or when it has: clients must not wait for
+   * it any more.  Does no I/O.  NULL: they do not. */
   void (*give_way) (void *opaque);
   /* After `run' and `prepare' have returned 0; not after the job was cancelled.  Returns
    * 0, or -1 (reported; the client gets that text); with `prepare', -1 with EAGAIN: that
    * is needed again. */
   int (*finish) (struct job *, void *opaque);
-  /* The job has ended, well or not, and its thread is gone; the disk is still open.  Frees
-   * OPAQUE. */
+  /* The job has ended, well or not, and its thread is gone; the disk is still open.
+   * Frees OPAQUE. */
   void (*free) (void *opaque);
   /* For a job that is ready: why it cannot be completed.  NULL: it can, as it can without
    * this function. */
@@ -57,15 +57,15 @@ struct job_kind {
 
 /* --- for `run', and for `finish' --- */
 
-/* Of TOTAL bytes, DONE are done; COPIED of them were moved since the last call (what speed
- * limits).  Waits while the job is too fast or paused.  Returns 0: go on; or -1 with
- * ECANCELED: the job was cancelled, return that. */
+/* Of TOTAL bytes, DONE are done; COPIED of them were moved since the last call (what
+ * speed limits).  Waits while the job is too fast or paused.  Returns 0: go on; or -1
+ * with ECANCELED: the job was cancelled, return that. */
 extern int job_step (struct job *, uint64_t done, uint64_t total, uint64_t copied);
 
 /* A piece could not be read (READS) or written: ERR, an errno.  Tells clients.  What now?
  * JOB_FAIL: return -1 with errno, which this sets.  JOB_AGAIN: try this piece again (the
- * job was stopped, and resumed).  JOB_SKIP: go on with the next piece, and fail at the end,
- * with ERR. */
+ * job was stopped, and resumed).  JOB_SKIP: go on with the next piece, and fail at the
+ * end, with ERR. */
 enum job_fate { JOB_FAIL, JOB_AGAIN, JOB_SKIP };
 extern enum job_fate job_fails (struct job *, bool reads, int err);
 
@@ -102,8 +102,8 @@ extern void jobs_free (struct jobs *);  /* after that; accepts NULL */
 extern int jobs_fd (const struct jobs *);
 /* Carries on with jobs whose thread has ended. */
 extern void jobs_work (struct jobs *);
-/* Takes the oldest event that has not been taken, an object with `event' and `data'.  NULL:
- * there is none. */
+/* Takes the oldest event that has not been taken, an object with `event' and `data'.
+ * NULL: there is none. */
 extern json_t *jobs_event (struct jobs *);
 
 /* Adds an event that is about no job.  DATA belongs to it then. */
@@ -111,7 +111,8 @@ extern void jobs_tell (struct jobs *, const char *event, json_t *data);
 /* Any thread, with any locks held: makes jobs_fd readable. */
 extern void jobs_wake (const struct jobs *);
 
-/* Arguments that all commands have that start a job, for their lists, and what they say. */
+/* Arguments that all commands have that start a job, for their lists, and what they
+ * say. */
 #define JOB_ARGUMENTS                                                           \
   { "job-id", QMPARG_STRING, true },                                            \
   { "speed", QMPARG_INT, true },                                                \
@@ -126,8 +127,8 @@ struct job_settings {
   enum job_on_error on_error;   /* in reading, and unless it says something else ... */
   enum job_on_error on_write_error;     /* ... in writing */
   bool auto_finalize, auto_dismiss;
-  uint64_t total;               /* what query-jobs says before the first job_step; bytes; the
-                                   caller may set it */
+  uint64_t total;               /* what query-jobs says before the first job_step; bytes;
+                                   the caller may set it */
 };
 
 /* A command that starts a job. */
@@ -137,8 +138,8 @@ struct job_command {
   const char *device;           /* its argument of that name */
   struct qmp_error *e;
   struct job_settings settings; /* after jobs_read_settings */
-  struct qmp_target target;     /* the disk, once START has found it; zeros when the job has
-                                   taken it over */
+  struct qmp_target target;     /* the disk, once START has found it; zeros when the job
+                                   has taken it over */
 };
 /* Calls START, which returns -1 if it refuses.  Returns the answer. */
 extern json_t *jobs_run_command (const struct qmp_host *, const json_t *arguments,
@@ -165,7 +166,8 @@ enum job_verb {
 struct job_order {
   enum job_verb verb;
   bool block;                   /* the command is one of those called block-job- */
-  bool soft;                    /* CANCEL: a job that is ready completes, without a pivot */
+  bool soft;                    /* CANCEL: a job that is ready completes, without a
+                                   pivot */
   json_int_t speed;
 };
 /* ID: which job.  -1: refused. */

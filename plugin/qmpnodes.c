@@ -9,8 +9,8 @@
  * does a raw format before something writes to it.
  *
  * Nodes that are in use stay.  One that becomes a part of a disk keeps its name: as in
- * QEMU, it can be removed when it has left the disk, and until then no other has that name,
- * and queries show it.  So it is with the disk's own image.
+ * QEMU, it can be removed when it has left the disk, and until then no other has that
+ * name, and queries show it.  So it is with the disk's own image.
  * There are MOST_NODES at most, beside those.
  *
  * Locks: none; one thread runs commands.

@@ -57,18 +57,19 @@ extern void qmpnodes_remove (struct qmp_added *, struct qmp_node *);
 /* Closes all. */
 extern void qmpnodes_end (struct qmp_added *);
 
-/* The disk has an image at PATH as its node NAME from the beginning: that is as if it had been
- * added, and had become one of the disk.  -1: reported. */
+/* The disk has an image at PATH as its node NAME from the beginning: that is as if it had
+ * been added, and had become one of the disk.  -1: reported. */
 extern int qmpnodes_begin (struct qmp_added *, const char *name, const char *path,
                            uint64_t size);
 /* The image of the node has become one of a disk.  The node stays, in use, until it is
  * removed after that. */
 extern void qmpnodes_hand_over (struct qmp_added *, struct qmp_node *);
-/* The disk does without its node of that name, which was perhaps added, and was its TOP. */
+/* The disk does without its node of that name, which was perhaps added, and was its
+ * TOP. */
 extern void qmpnodes_leave (struct qmp_added *, const char *name, bool top);
 
-/* The image of a node that has left, read-only, if it is still there; closed by the caller.
- * NULL: it is not. */
+/* The image of a node that has left, read-only, if it is still there; closed by the
+ * caller.  NULL: it is not. */
 extern struct image *qmpnodes_look (const struct qmp_node *, const struct disk_options *);
 
 /* A job has written to the image of the node: reads what it says now.  If that fails

@@ -3,8 +3,8 @@
  * Which passphrases have clients of the control socket given?
  *
  * QEMU has objects of many types; here there are secrets, which x-blockdev-amend names by
- * their ids.  They are kept until object-del, or the end of the server.  Texts of errors are
- * QEMU's.
+ * their ids.  They are kept until object-del, or the end of the server.  Texts of errors
+ * are QEMU's.
  *
  * Locks: none; one thread runs commands.
  */
@@ -72,7 +72,8 @@ free_secret (struct qmp_secret *s)
   free (s);
 }
 
-/* The members that every object has, in QEMU's order: QEMU looks at the others in between. */
+/* The members that every object has, in QEMU's order: QEMU looks at the others in
+ * between. */
 static int
 check (const json_t *arguments, struct qmp_error *e)
 {

@@ -21,7 +21,8 @@ extern const struct qmparg qmpobject_of_del[];
 extern json_t *qmpobject_del (const struct qmp_host *, const json_t *arguments,
                               struct qmp_error *);
 
-/* The passphrase with that id, which stays until the next command.  NULL: there is none. */
+/* The passphrase with that id, which stays until the next command.  NULL: there is
+ * none. */
 extern const char *qmpobject_secret (const struct qmp_host *, const char *id);
 /* Wipes all. */
 extern void qmpobject_end (struct qmp_secrets *);

@@ -2,17 +2,17 @@
  *
  * How does a command put a new image on top of the disk that is served?
  *
- * blockdev-snapshot-sync creates the image (mode absolute-paths), or takes one that is there
- * (mode existing).  In one thing it is more careful than QEMU: a file that is there is not
- * replaced, and has to be empty and to lie over the disk.
+ * blockdev-snapshot-sync creates the image (mode absolute-paths), or takes one that is
+ * there (mode existing).  In one thing it is more careful than QEMU: a file that is there
+ * is not replaced, and has to be empty and to lie over the disk.
  *
- * blockdev-snapshot takes an image that blockdev-add has opened, for which the same is true.
- * Its node then is the top of the disk.
+ * blockdev-snapshot takes an image that blockdev-add has opened, for which the same is
+ * true.  Its node then is the top of the disk.
  *
  * Both are planned first, made, and may be taken back, as actions of a transaction
- * (qmpchange.c).  An image of a directory stays open from then on, because its name means the
- * new image, which no file says.  (Its nodes have numbers, so the name of the new one counts
- * only within the transaction.)
+ * (qmpchange.c).  An image of a directory stays open from then on, because its name means
+ * the new image, which no file says.  (Its nodes have numbers, so the name of the new one
+ * counts only within the transaction.)
  *
  * Locks: none of its own; see qmptarget.c.
  */

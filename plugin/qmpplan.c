@@ -2,10 +2,11 @@
  *
  * Which change of a disk do commands and actions of a transaction mean?
  *
- * They become a plan: changes of the bitmaps of one disk, and at most one new snapshot.  It
- * is checked before anything is done, with QEMU's texts, because programs look for them;
- * what only the core finds is told in its words.  The core then makes the plan in one step:
- * all of it or nothing, also after a power cut.  On return the change is durable.
+ * They become a plan: changes of the bitmaps of one disk, and at most one new snapshot.
+ * It is checked before anything is done, with QEMU's texts, because programs look for
+ * them; what only the core finds is told in its words.  The core then makes the plan in
+ * one step: all of it or nothing, also after a power cut.  On return the change is
+ * durable.
  *
  * As each action is checked, the plan so far counts: a bitmap can be added and disabled
  * in one transaction.

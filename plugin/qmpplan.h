@@ -33,8 +33,8 @@ extern const struct qmp_action qmpplan_actions[];
 extern const struct qmp_action *qmpplan_find_action (const char *name);
 /* Which disk an action changes, with arguments that were checked; NULL: none. */
 extern const char *qmpplan_target (const struct qmp_action *, const json_t *arguments);
-/* Checks what qmpargs_check cannot: the bitmaps that ACT_BITMAP_MERGE merges are names, or
- * objects with a node, too.  WHERE: before the names of arguments in messages. */
+/* Checks what qmpargs_check cannot: the bitmaps that ACT_BITMAP_MERGE merges are names,
+ * or objects with a node, too.  WHERE: before the names of arguments in messages. */
 extern int qmpplan_check_merged (const json_t *bitmaps, const char *where,
                                  struct qmp_error *);
 
@@ -48,7 +48,8 @@ struct qmpplan {
   char *source;                 /* NULL, or the file of the bitmaps that are merged */
   bool merges_own;              /* bitmaps of the image itself are merged */
   const char *snapshot;         /* the name of a new one; NULL: none */
-  struct qmp_overlay *overlay;  /* NULL, or: the plan is for the image that this puts on top */
+  struct qmp_overlay *overlay;  /* NULL, or: the plan is for the image that this puts on
+                                   top */
   const json_t *action;         /* that action */
   bool locked;                  /* a transaction has locked the disk as a writer */
 };

@@ -2,8 +2,8 @@
  *
  * How does block-stream shorten the chain of a disk that is served?
  *
- * It starts a job that copies into the top image, or into one below it (stream.c).  Texts of errors are QEMU's,
- * and so is the order of the checks.
+ * It starts a job that copies into the top image, or into one below it (stream.c).  Texts
+ * of errors are QEMU's, and so is the order of the checks.
  *
  * Locks: none of its own; see qmpjobs.h.
  */

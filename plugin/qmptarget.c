@@ -8,8 +8,8 @@
  *              node1        IMAGE/node1        its backing file, and so on
  *
  * Images that were put on top later have the name that the command gave, or the next
- * number; names stay with their files.  (In a directory, nodes are always numbered from the
- * top.)  A device also means the node of the image itself,
+ * number; names stay with their files.  (In a directory, nodes are always numbered from
+ * the top.)  A device also means the node of the image itself,
  * so commands take either.
  *
  * All changes of disks are made by the thread that runs commands, so a disk that was

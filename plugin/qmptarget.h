@@ -58,8 +58,8 @@ extern unsigned qmptarget_count (struct disk *);
 /* The layer, from FROM on, that a path means: as QEMU finds it, from the directory of the
  * image above.  The number of layers: none. */
 extern unsigned qmptarget_find_file (struct disk *, const char *path, unsigned from);
-/* The layer of the node NAME: 1, if it is one of that disk, or else 0.  -1: there is no such
- * node (refused). */
+/* The layer of the node NAME: 1, if it is one of that disk, or else 0.  -1: there is no
+ * such node (refused). */
 extern int qmptarget_find_layer (const struct qmp_host *, const struct qmp_target *disk,
                                  const char *name, unsigned *layer, struct qmp_error *);
 
@@ -73,7 +73,8 @@ extern int qmptarget_each (const struct qmp_host *, dir_fn, void *opaque);
 /* The node of a layer of that device.  NULL on ENOMEM; the caller frees it. */
 extern char *qmptarget_node (const struct qmp_host *, const char *device, unsigned layer);
 
-/* Gives the layers of the disk their names, and adds its image as a node.  Call it first.  -1: reported. */
+/* Gives the layers of the disk their names, and adds its image as a node.  Call it first.
+ * -1: reported. */
 extern int qmptarget_name_nodes (const struct qmp_host *);
 extern void qmptarget_free_nodes (struct qmp_nodes *);
 
@@ -93,8 +94,8 @@ extern int qmptarget_name_chain (const struct qmp_host *, unsigned n, unsigned k
                                  const char *name, struct qmp_nodes *);
 /* It has: these are the names of the disk's nodes from now on. */
 extern void qmptarget_switch_chain (const struct qmp_host *, struct qmp_nodes *);
-/* N layers of the disk, from layer FIRST on, have gone.  (With a directory, the layers below
- * them have other names then.) */
+/* N layers of the disk, from layer FIRST on, have gone.  (With a directory, the layers
+ * below them have other names then.) */
 extern void qmptarget_remove (const struct qmp_host *, unsigned first, unsigned n);
 
 #endif /* QCOW2_QMPTARGET_H */

@@ -2,11 +2,11 @@
  *
  * How does a client of the control socket learn that storage has to be made larger?
  *
- * With block-set-write-threshold it sets a place in the file of an image, in bytes, and gets
- * one event when clusters beyond it are allocated (alloc.c), or at once if they were.  As
- * with QEMU, the threshold is gone then.  A node here is a file of the chain; of QEMU's nodes
- * it is the one of the storage, which its clients use for that, too, and not the one of the
- * format, where this would be a place of the guest's disk.
+ * With block-set-write-threshold it sets a place in the file of an image, in bytes, and
+ * gets one event when clusters beyond it are allocated (alloc.c), or at once if they
+ * were.  As with QEMU, the threshold is gone then.  A node here is a file of the chain;
+ * of QEMU's nodes it is the one of the storage, which its clients use for that, too, and
+ * not the one of the format, where this would be a place of the guest's disk.
  *
  * The allocator tells it with locks held, so it only wakes the thread that runs commands,
  * which then looks at all disks.

@@ -7,8 +7,8 @@
  * first one is made.  What fails then, after others were made, is told: only a full
  * filesystem or a broken one can do that.
  *
- * A new image on top is a plan of its own, with the bitmaps that this image is to have, and
- * comes after those for the images that are there.  Its bitmaps are made when all new
+ * A new image on top is a plan of its own, with the bitmaps that this image is to have,
+ * and comes after those for the images that are there.  Its bitmaps are made when all new
  * images are on top.  As long as the gates are closed, they can be taken back: so all new
  * images of a transaction are put on top, or none.  The name of the device means the new
  * image in the actions after that one, as in QEMU; the name of its node does in all of

@@ -2,12 +2,12 @@
  *
  * Where does a client of NBD on this host find a disk?
  *
- * For programs that begin with the control socket: the name of the disk's export, and the URI
- * of a socket on which this server listens for clients, if it knows one (ownsockets.c).  Of
- * several, a Unix socket is chosen before others.
+ * For programs that begin with the control socket: the name of the disk's export, and the
+ * URI of a socket on which this server listens for clients, if it knows one
+ * (ownsockets.c).  Of several, a Unix socket is chosen before others.
  *
- * The export of an internal snapshot is called "snapshot.id=ID": whatever snapshots are called,
- * no layer or bitmap has such a name.
+ * The export of an internal snapshot is called "snapshot.id=ID": whatever snapshots are
+ * called, no layer or bitmap has such a name.
  *
  * Locks: none.
  */
@@ -130,7 +130,8 @@ find_snapshot (struct disk *disk, const char *name, struct qmp_error *e)
   return NULL;
 }
 
-/* What a client asks for.  (A node of a directory is called IMAGE/node0.)  NULL: refused. */
+/* What a client asks for.  (A node of a directory is called IMAGE/node0.)  NULL:
+ * refused. */
 static char *
 choose_export (const struct qmp_host *host, struct disk *disk, const char *device,
                const char *snapshot, struct qmp_error *e)

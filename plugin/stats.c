@@ -5,11 +5,12 @@
  * The same counters are for people (-D qcow2.stats=1) and for programs (stats=FILE, in
  * JSON or for Prometheus: see reportfile.c).
  *
- * The file is written when the server starts; while clients are served, a thread writes it
- * each second if a counter has changed, or FRESH_MS have passed, and at once if there is
- * news, so that programs that enlarge a device can wait for a change of the file; and at the
- * end, when all images are closed, the thread writes what was counted before that.  Nobody
- * else writes, so older counters never replace newer ones, and nobody waits for the file.
+ * The file is written when the server starts; while clients are served, a thread writes
+ * it each second if a counter has changed, or FRESH_MS have passed, and at once if there
+ * is news, so that programs that enlarge a device can wait for a change of the file; and
+ * at the end, when all images are closed, the thread writes what was counted before that.
+ * Nobody else writes, so older counters never replace newer ones, and nobody waits for
+ * the file.
  *
  * Locks: `taking' is held while counters are read, which may take as long as closing an
  * image.  `news_lock' guards `news' and `ending', and is taken last: the caller that has

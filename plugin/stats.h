@@ -37,15 +37,16 @@ extern int stats_check (const char *path);
 /* The file, which a thread keeps up to date while clients are served: see stats.c. */
 struct stats_file;
 
-/* GET returns the counters; any thread may call it until stats_stop.  FOR_PROMETHEUS: in its format, not JSON.  NULL: reported. */
+/* GET returns the counters; any thread may call it until stats_stop.  FOR_PROMETHEUS: in
+ * its format, not JSON.  NULL: reported. */
 extern struct stats_file *stats_open (const char *path, bool for_prometheus,
                                       void (*get) (struct stats *));
 /* Starts the thread.  0 or -1 (reported). */
 extern int stats_start (struct stats_file *);
 /* Reads the counters for the last time. */
 extern void stats_stop (struct stats_file *);
-/* Has the thread write these, ends it, and frees everything, unless the thread hangs.  NULL
- * is allowed for both. */
+/* Has the thread write these, ends it, and frees everything, unless the thread hangs.
+ * NULL is allowed for both. */
 extern void stats_close (struct stats_file *);
 
 /* Has the thread write the file at once.  Any thread, with any locks. */

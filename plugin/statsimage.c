@@ -2,8 +2,8 @@
  *
  * What do statistics say of one image?
  *
- * An object of JSON, which both stats= and query-blockstats show: how the image is now, what
- * its disk has done, and what clients have asked of each export (iostats.c).
+ * An object of JSON, which both stats= and query-blockstats show: how the image is now,
+ * what its disk has done, and what clients have asked of each export (iostats.c).
  *
  * Any number of images may be in a directory: STATSIMAGE_MOST of them are described.
  *

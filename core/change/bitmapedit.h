@@ -31,9 +31,9 @@ extern int bitmapedit_disk (struct disk *, const struct bitmapedit *, size_t n,
 extern int bitmapedit_with_snapshot (struct disk *, const char *snapshot,
                                      const struct bitmapedit *, size_t n,
                                      const char *source);
-/* Would that be refused?  Writes nothing.  TOP: the changes are for this image, which will be
- * on top of the disk then; bitmaps of the disk's image that are merged then are not looked
- * at.  NULL: for the disk's image.  0, or -1 (reported). */
+/* Would that be refused?  Writes nothing.  TOP: the changes are for this image, which
+ * will be on top of the disk then; bitmaps of the disk's image that are merged then are
+ * not looked at.  NULL: for the disk's image.  0, or -1 (reported). */
 extern int bitmapedit_check (struct disk *, const struct image *top, const char *snapshot,
                              const struct bitmapedit *, size_t n, const char *source);
 

@@ -17,15 +17,15 @@
  *
  * Resize: as in QEMU, added space is not marked as changed, and space that is cut off
  * loses its bits.  (But what is data is marked, in those that record: preallocated space,
- * and the rest of the cluster in which the disk ended, which was zeroed.  Nothing else could
- * tell a copy of the longer disk that was, before it became smaller, that this is zeros
- * now.)  A bit whose area the old or the new end of the disk divides otherwise keeps its
- * value.  A table of the same length can stay, and clusters of bits stay where they are,
- * unless bits behind the end of the shorter disk are set.  In the old bitmap they meant
- * nothing (QEMU sets them if all bits are set), but would become valid.  The cluster that
- * contains them is written anew, as if the bitmap was merged into an empty one.  Bitmaps
- * that are in use keep their length: their contents are invalid, and their tables need
- * not fit the size.
+ * and the rest of the cluster in which the disk ended, which was zeroed.  Nothing else
+ * could tell a copy of the longer disk that was, before it became smaller, that this is
+ * zeros now.)  A bit whose area the old or the new end of the disk divides otherwise
+ * keeps its value.  A table of the same length can stay, and clusters of bits stay where
+ * they are, unless bits behind the end of the shorter disk are set.  In the old bitmap
+ * they meant nothing (QEMU sets them if all bits are set), but would become valid.  The
+ * cluster that contains them is written anew, as if the bitmap was merged into an empty
+ * one.  Bitmaps that are in use keep their length: their contents are invalid, and their
+ * tables need not fit the size.
  *
  * Limits are those of QEMU, for the number, names, granularity and size of bitmaps; and
  * those of bitmapdir.c, because an image that exceeds them would be read-only.

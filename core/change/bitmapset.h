@@ -68,9 +68,9 @@ extern int bitmapset_add_part (struct bitmapset_item *, const struct bitmapmerge
 /* Has the bitmap written anew, with what it contains. */
 extern int bitmapset_renew (const struct bitmapset *, struct bitmapset_item *);
 
-/* Gives all bitmaps the length that a disk of SIZE bytes needs.  Those that record say that
- * what is added as data has changed: all of it if it is PREALLOCATED, else the rest of the
- * cluster in which the disk ends. */
+/* Gives all bitmaps the length that a disk of SIZE bytes needs.  Those that record say
+ * that what is added as data has changed: all of it if it is PREALLOCATED, else the rest
+ * of the cluster in which the disk ends. */
 extern int bitmapset_resize (struct bitmapset *, uint64_t size, bool preallocated);
 
 /* Is the change possible?  Changes nothing. */

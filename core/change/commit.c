@@ -12,11 +12,12 @@
  *   copies                         layers above hide them: they contain the same ranges
  *   flush                          all of it is durable in the base
  *   disk_change                    the same chain, with the base read anew
- *   rest                           the base is clean, unless a client still reads it as it
- *                                  was: then it comes to rest when that has left
+ *   rest                           the base is clean, unless a client still reads it as
+ *                                  it was: then it comes to rest when that has left
  *   disk_change                    the image on top gets empty tables, in one step
- *                                  (shadow.c), or the header of the image above those that
- *                                  leave names the base, and the chain is a shorter one
+ *                                  (shadow.c), or the header of the image above those
+ *                                  that leave names the base, and the chain is a shorter
+ *                                  one
  *
  * So the disk shows the same data at each moment, and a crash leaves the chain as it
  * was, or as it is to be.  If the copying ends early, some of the new data is in the
@@ -41,13 +42,13 @@
  * The image on top while clients write it (`follows').  What it contains is copied until
  * little is left (follow.c), and hides the base all the time: what it contains once, it
  * contains for ever.  (A trim leaves zeros.  Version 2 has no entries for zeros, and is
- * refused.)  So the disk shows the same at each moment, and after a power cut, except that
- * the base may show writes that were not flushed.  At the end:
+ * refused.)  So the disk shows the same at each moment, and after a power cut, except
+ * that the base may show writes that were not flushed.  At the end:
  *
  *   close the gate                 for all that follows
  *   rest                           what clients have written meanwhile
- *   flush, disk_change, rest       as above; a client that keeps an older generation is in
- *                                  the way.  The base is clean, and by itself the disk
+ *   flush, disk_change, rest       as above; a client that keeps an older generation is
+ *                                  in the way.  The base is clean, and by itself the disk
  *   disk_change                    the next generation has the base as its top
  *   open the gate                  from then on, what clients flush is in the base alone
  *
@@ -99,7 +100,8 @@ struct base {
   bool locked;                  /* as by a writer */
   bool held;                    /* a read section of its disk ... */
   struct epoch_section section;  /* ... this one */
-  int *rest;                    /* NULL, or: set to an errno if it does not come to rest */
+  int *rest;                    /* NULL, or: set to an errno if it does not come to
+                                   rest */
 };
 
 struct commit {
@@ -317,7 +319,8 @@ release (void *opaque, struct alloc *alloc)
   report_silence (false);
 }
 
-/* The features of its file change together with its header, if the disk goes on with it. */
+/* The features of its file change together with its header, if the disk goes on with
+ * it. */
 static void
 adopt (const struct commit *c, struct image *image)
 {
@@ -360,8 +363,8 @@ read_base (const struct base *b)
   return image_again (disk_inside (b->disk).view->image);
 }
 
-/* Does no generation have the base as it was before?  Clients that come just then have the
- * one before for a moment. */
+/* Does no generation have the base as it was before?  Clients that come just then have
+ * the one before for a moment. */
 static bool
 is_left (const struct commit *c)
 {
@@ -514,9 +517,9 @@ begin_anew (struct commit *c, struct base *earlier)
   return renew (c, reopen (c, earlier->file), NULL);
 }
 
-/* An earlier commit could not end: nothing of what it had written could be made durable, or
- * there was no memory.  The disk still has the base as it was before, and that commit's
- * goes on.  Does now what was left then, and goes on with the base at rest. */
+/* An earlier commit could not end: nothing of what it had written could be made durable,
+ * or there was no memory.  The disk still has the base as it was before, and that
+ * commit's goes on.  Does now what was left then, and goes on with the base at rest. */
 static int
 end_earlier (struct commit *c)
 {
@@ -986,8 +989,9 @@ commit_finish (struct commit *c)
   return c->changed ? 0 : -1;
 }
 
-/* The disk goes on with a base that contains a part of the data.  If that is not possible,
- * its clusters wait until the next commit (end_earlier), or until the disk is closed. */
+/* The disk goes on with a base that contains a part of the data.  If that is not
+ * possible, its clusters wait until the next commit (end_earlier), or until the disk is
+ * closed. */
 static void
 give_up (struct commit *c)
 {

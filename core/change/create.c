@@ -18,15 +18,15 @@
  * it.  It is removed only if its name still refers to the open file, and no other program
  * has it locked.
  *
- * A new file that may replace another one (newfile.c) has no name until the caller says that
- * it is complete, because he may write the disk first.
+ * A new file that may replace another one (newfile.c) has no name until the caller says
+ * that it is complete, because he may write the disk first.
  *
  * On a block device or an NBD export, the first sector takes the place of the name
  * (newdevice.c): it is written last.
  *
  * All files of the backing chain are opened, for a reader, to check their formats and to
- * get the size of the first one; they are not kept open.  They must be other files than the
- * device, or than the file that is replaced.
+ * get the size of the first one; they are not kept open.  They must be other files than
+ * the device, or than the file that is replaced.
  *
  * Locks: none while the image is created, because no other program can know the file;
  * those of a writer while it is removed, and on a file that is replaced, all the time.
@@ -90,8 +90,8 @@ open_backing (const char *path, bool raw, const struct image_options *options)
   return raw ? image_open_file (path, &options->file) : image_open (path, options);
 }
 
-/* What is written or replaced may be the same file as one of the chain, which would then be
- * lost. */
+/* What is written or replaced may be the same file as one of the chain, which would then
+ * be lost. */
 static int
 check_not_target (const struct maker *m, const struct image *image)
 {

@@ -21,7 +21,8 @@ struct create_options {
   bool unsafe;                  /* the backing file need not exist, nor be an image */
   const char *data_path;        /* absolute; not NULL if image.data_file is not */
   bool overwrite;               /* a device may contain data */
-  bool replace;                 /* a file may exist, and is replaced: see created_publish */
+  bool replace;                 /* a file may exist, and is replaced: see
+                                   created_publish */
   bool encrypt;                 /* with LUKS and the passphrase in SECRET */
   unsigned iter_ms;             /* target time to test one passphrase */
   struct image_secret secret;   /* of the new image, and of the backing file */
@@ -36,8 +37,8 @@ struct create_options {
   void *opaque;
 };
 
-/* The name for the header of the data file at DATA_PATH, of the image at PATH: as GIVEN if
- * that is a relative name in the directory of the image, so that both can be moved;
+/* The name for the header of the data file at DATA_PATH, of the image at PATH: as GIVEN
+ * if that is a relative name in the directory of the image, so that both can be moved;
  * otherwise DATA_PATH, which means the same from everywhere. */
 extern const char *create_data_name (const char *given, const char *data_path,
                                      const char *path);

@@ -7,9 +7,9 @@
  *
  * When the disk grows, old data past its end, within its last cluster, must not become
  * visible.  It is zeroed before, by the same code that serves writes, which handles
- * shared, compressed and encrypted clusters and backing files.  For this, the disk is seen
- * as one that ends with the cluster.  With preallocation= the zeros are written, so that
- * the cluster gets allocated.
+ * shared, compressed and encrypted clusters and backing files.  For this, the disk is
+ * seen as one that ends with the cluster.  With preallocation= the zeros are written, so
+ * that the cluster gets allocated.
  *
  * Locks: none of its own.
  */
@@ -77,8 +77,8 @@ edit_name_means (const struct disk_options *d, const char *name,
   return same;
 }
 
-/* Is FILE one of those that the chain of that name leads to?  What cannot be looked at does
- * not, nor does an NBD server, which might wait for this change. */
+/* Is FILE one of those that the chain of that name leads to?  What cannot be looked at
+ * does not, nor does an NBD server, which might wait for this change. */
 static bool
 leads_to (const struct disk_options *d, const struct backingref *link,
           const struct storage *file, unsigned most)

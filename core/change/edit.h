@@ -29,8 +29,9 @@ struct edit_options {
   bool shrink;                  /* allow a smaller size */
   enum preallocation preallocation;     /* when growing */
   const struct chunks_watch *watch;     /* of that, or NULL */
-  /* NULL, or is called with OPAQUE when nothing in the disk uses the clusters any more that
-   * the change has replaced: is that so elsewhere, too?  (Otherwise they get no holes.) */
+  /* NULL, or is called with OPAQUE when nothing in the disk uses the clusters any more
+   * that the change has replaced: is that so elsewhere, too?  (Otherwise they get no
+   * holes.) */
   bool (*may_free) (void *opaque);
   void *opaque;
 };
@@ -49,8 +50,8 @@ extern int edit_disk (struct disk *, const struct edit_options *, const struct e
  * server is not asked.) */
 extern bool edit_name_means (const struct disk_options *, const char *name,
                              const struct storage *file);
-/* May the header of the image, which is FILE, name its backing file so?  Such a file may not
- * exist.  But no image lies over itself: -1 (reported). */
+/* May the header of the image, which is FILE, name its backing file so?  Such a file may
+ * not exist.  But no image lies over itself: -1 (reported). */
 extern int edit_check_backing (const struct disk_options *, const struct backingref *,
                                const struct storage *file);
 

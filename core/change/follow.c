@@ -14,17 +14,17 @@
  * The first round is what the caller wants.  When so little was marked that clients can
  * wait for it, the target is ready, and follows.
  *
- *   near      what was copied is made durable, so that the target has little to do to come
- *             to rest.  If clients wrote much meanwhile, rounds go on; so they do if much is
- *             left when the gate has closed, which opens again then
- *   rest      behind the gate; a job's thread does it, so that commands are answered if the
- *             target hangs (follow_close), and the gate stays closed until the end, or until
- *             the copy is not wanted any more (follow_give_way)
+ *   near      what was copied is made durable, so that the target has little to do to
+ *             come to rest.  If clients wrote much meanwhile, rounds go on; so they do if
+ *             much is left when the gate has closed, which opens again then
+ *   rest      behind the gate; a job's thread does it, so that commands are answered if
+ *             the target hangs (follow_close), and the gate stays closed until the end,
+ *             or until the copy is not wanted any more (follow_give_way)
  *
- * A target that is a layer of the disk (`contained') shows what was copied wherever a power
- * cut takes from the disk what hid it: writes that were not flushed.  A sector that was
- * read while a client wrote it could be neither old nor new there.  So what was marked until
- * it had been read is not written: it is for the next round.
+ * A target that is a layer of the disk (`contained') shows what was copied wherever a
+ * power cut takes from the disk what hid it: writes that were not flushed.  A sector that
+ * was read while a client wrote it could be neither old nor new there.  So what was
+ * marked until it had been read is not written: it is for the next round.
  *
  * Memory: two sets of at most MOST_PIECES bits, and a buffer.
  *

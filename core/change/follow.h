@@ -32,35 +32,35 @@ struct follow_options {
  * time follows a disk.  PATH and the ends of the copy are used until follow_free.  NULL:
  * reported. */
 extern struct follow *follow_new (const struct follow_options *);
-/* Before the first follow_step: this is to be copied, too: what an end contains.  NULL: all
- * of the disk. */
+/* Before the first follow_step: this is to be copied, too: what an end contains.  NULL:
+ * all of the disk. */
 extern int follow_add (struct follow *, const struct copy_end *);
 
 /* Copies some of what is left, at most MOST bytes of data (> 0).  *COPIED: how many bytes
- * of data that were (zeros do not count).  Returns 1; 0: so little is left that it could be
- * copied while clients wait (after a pause, there may be more); or -1, after which it can
- * be called again. */
+ * of data that were (zeros do not count).  Returns 1; 0: so little is left that it could
+ * be copied while clients wait (after a pause, there may be more); or -1, after which it
+ * can be called again. */
 extern int follow_step (struct follow *, uint64_t most, uint64_t *copied);
-/* Before the end, when follow_step has returned 0: makes what was copied durable, for which
- * clients need not wait then.  Returns 0: so little is left still; 1: clients wrote more
- * meanwhile, and follow_step has to go on; or -1, as above. */
+/* Before the end, when follow_step has returned 0: makes what was copied durable, for
+ * which clients need not wait then.  Returns 0: so little is left still; 1: clients wrote
+ * more meanwhile, and follow_step has to go on; or -1, as above. */
 extern int follow_near (struct follow *);
 /* Did the target fail then, and not the disk? */
 extern bool follow_target_failed (const struct follow *);
 /* Bytes of the disk that are done, and that are left to do.  Any thread. */
 extern void follow_progress (struct follow *, uint64_t *done, uint64_t *left);
 
-/* After that: no client changes the disk any more, and the rest is copied, durably, so that
- * the end takes no longer than a moment.  Returns as follow_near does; after 0 the gate stays
- * closed until follow_open, or follow_free. */
+/* After that: no client changes the disk any more, and the rest is copied, durably, so
+ * that the end takes no longer than a moment.  Returns as follow_near does; after 0 the
+ * gate stays closed until follow_open, or follow_free. */
 extern int follow_close (struct follow *);
 extern void follow_open (struct follow *);      /* nothing happens if it is not closed */
-/* Any thread: the copy is not wanted any more, so clients do not wait for it.  The gate opens,
- * and stays open, whatever follow_close returns. */
+/* Any thread: the copy is not wanted any more, so clients do not wait for it.  The gate
+ * opens, and stays open, whatever follow_close returns. */
 extern void follow_give_way (struct follow *);
 
-/* The end.  Before the gate closes: -1 with EAGAIN, not reported: too much is left, and it
- * can be called again after follow_near has returned 0. */
+/* The end.  Before the gate closes: -1 with EAGAIN, not reported: too much is left, and
+ * it can be called again after follow_near has returned 0. */
 extern int follow_begin_end (struct follow *);
 /* Behind the gate: copies the rest, and does not make it durable. */
 extern int follow_rest (struct follow *);

@@ -20,7 +20,8 @@
  * Deriving a key from a passphrase takes seconds on purpose.  So it is done before the
  * change, while clients use the disk: which slots a passphrase opens, and the key
  * material of a new one, which is tested in memory.  The change then only writes, after
- * it has found the header as it was, and reads the material back before it becomes active.
+ * it has found the header as it was, and reads the material back before it becomes
+ * active.
  *
  * A crash can leave the key material of a slot that is no longer in use: such slots still
  * have their salt.  The next time that anything is erased, they are overwritten, too.

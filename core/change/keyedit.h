@@ -16,8 +16,8 @@ struct keyedit {
   int erase_slot;               /* a number, or -1: see below */
   bool force;                   /* also erase the last one, and with it the disk */
   unsigned iter_ms;             /* time to test the one to add, in milliseconds */
-  /* NULL, or called before each test of a key slot, which takes long: 0, or -1 with errno to
-   * end. */
+  /* NULL, or called before each test of a key slot, which takes long: 0, or -1 with errno
+   * to end. */
   int (*step) (void *opaque);
   void *opaque;
 };
@@ -27,8 +27,8 @@ struct keyedit {
 
 /* Adds a passphrase, then erases all key slots that another one opens, or one by its
  * number; if both are given, this one, which the passphrase must open.  The image is
- * unlocked.  Returns 0: durable; or -1 (reported): nothing has changed, or, after a failure
- * of the host, a part of it. */
+ * unlocked.  Returns 0: durable; or -1 (reported): nothing has changed, or, after a
+ * failure of the host, a part of it. */
 extern int keyedit_disk (struct disk *, const struct keyedit *);
 
 /* The same in two steps, for disks in use. */

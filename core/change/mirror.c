@@ -4,9 +4,9 @@
  *
  * It is copied in rounds (follow.c), until little is left.  Then:
  *
- *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied, the
- *             target comes to rest as after its last writer, and the next generation has it
- *             as its top, over its own chain
+ *   pivot     one change of the disk (disk_change).  Behind the gate the rest is copied,
+ *             the target comes to rest as after its last writer, and the next generation
+ *             has it as its top, over its own chain
  *   finish    behind the gate the rest is copied; the disk goes on as it is
  *
  * A crash.  The old image is whole at each instant, and so is the target from the moment

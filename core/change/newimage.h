@@ -38,7 +38,8 @@ struct newimage {
   uint64_t data_clusters;       /* clusters of the whole disk */
   uint64_t l1_entries;
   bool mapped;                  /* there are L2 tables, for the whole disk */
-  bool unlimited;               /* only the size is asked for, as if there were no limits */
+  bool unlimited;               /* only the size is asked for, as if there were no
+                                   limits */
 
   uint64_t reftable_offset, reftable_clusters;
   uint64_t refblocks_offset, refblocks;

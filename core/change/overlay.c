@@ -3,18 +3,18 @@
  * How does a disk get a new image on top (an external snapshot)?
  *
  * The new image is complete and durable before anything else happens: it is created with
- * clients writing, or is there and has no data.  Behind the gate the present image comes to
- * rest, as after the last writer, and stays so: it is only read from then on.  The next
- * generation has the new image on top, over all layers of the one before.  No metadata
- * changes, so this takes as long for a large disk as for a small one.
+ * clients writing, or is there and has no data.  Behind the gate the present image comes
+ * to rest, as after the last writer, and stays so: it is only read from then on.  The
+ * next generation has the new image on top, over all layers of the one before.  No
+ * metadata changes, so this takes as long for a large disk as for a small one.
  *
  * Both images are valid at each instant.  No file says which of them is the disk: like
  * QEMU, the server goes on with the new one, and its next start has to name that one.
  * What clients flush after the change is in the new image alone.
  *
- * Several disks can get one in one step: while all gates are closed, a change can be taken
- * back, because nothing has written to the new image.  Then the image below is the top again,
- * over the layers as they were.
+ * Several disks can get one in one step: while all gates are closed, a change can be
+ * taken back, because nothing has written to the new image.  Then the image below is the
+ * top again, over the layers as they were.
  *
  * Refused are images that would not show the same disk:
  *

@@ -33,14 +33,14 @@ extern int overlay_check (struct overlaying *);
 extern const struct image *overlay_top (const struct overlaying *);
 /* The change, once.  0 or -1, as above. */
 extern int overlay_make (struct overlaying *);
-/* The disk goes on as before that; its gate was closed all the time, and nothing was written
- * to it since.  -1: reported. */
+/* The disk goes on as before that; its gate was closed all the time, and nothing was
+ * written to it since.  -1: reported. */
 extern int overlay_take_back (struct overlaying *);
 /* MADE: it is, and was not taken back.  Accepts NULL. */
 extern void overlay_end (struct overlaying *, bool made);
 
-/* Has the loaded image no cluster of its own, so that it shows what is below it?  1, 0, or
- * -1 (reported). */
+/* Has the loaded image no cluster of its own, so that it shows what is below it?  1, 0,
+ * or -1 (reported). */
 extern int overlay_is_empty (const struct image *);
 
 #endif /* QCOW2_OVERLAY_H */

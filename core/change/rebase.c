@@ -145,9 +145,9 @@ compare_places (const struct copying *c, uint64_t at, uint64_t *len)
   return places_differ (&old, &new, entry_unit_size (&c->disk.image->header), at, len);
 }
 
-/* Looks at [at, at + *len), which begins and ends with a unit (or ends with the disk).  *LEN
- * becomes the length of its beginning that has to be compared (returns 1) or left alone
- * (0). */
+/* Looks at [at, at + *len), which begins and ends with a unit (or ends with the disk).
+ * *LEN becomes the length of its beginning that has to be compared (returns 1) or left
+ * alone (0). */
 static int
 look_at_range (const struct copying *c, uint64_t at, uint64_t *len)
 {
@@ -227,8 +227,8 @@ write_units (const struct copy_end *e, const void *buf, uint64_t count, uint64_t
 }
 
 /* Over the old chain there would be nothing to hide, and zeros that are there already are
- * not stored.  (In version 2 they are data, of whole clusters: what is around them would be
- * filled from the new chain.) */
+ * not stored.  (In version 2 they are data, of whole clusters: what is around them would
+ * be filled from the new chain.) */
 static int
 zero_units (const struct copy_end *e, uint64_t count, uint64_t at)
 {

@@ -22,10 +22,10 @@ struct rebase {
 
 /* Copies into the image what the disk shows of its backing chain and would not show of
  * the new one, then has the header name the new one.  Does nothing if it has no backing
- * file and is to have none.  *COPIED: bytes of data written.  -1: reported; the image is as
- * valid as before and shows the same data, and the next call resumes with the rest.  No
- * client may use the disk.  SECRET: unlocks the new chain.  (For the unsafe mode, the disk
- * is opened without its chain.) */
+ * file and is to have none.  *COPIED: bytes of data written.  -1: reported; the image is
+ * as valid as before and shows the same data, and the next call resumes with the rest.
+ * No client may use the disk.  SECRET: unlocks the new chain.  (For the unsafe mode, the
+ * disk is opened without its chain.) */
 extern int rebase_disk (struct disk *, const struct image_secret *, const struct rebase *,
                         const struct chunks_watch *, uint64_t *copied);
 

@@ -18,9 +18,9 @@
 
 struct shadow;
 
-/* The image must outlive the shadow.  Until shadow_commit nothing else may change the image.
- * The image is not dirty, and its overlap contains all metadata, including bitmaps.
- * DISCARD: punch holes into freed clusters.  NULL on error (reported). */
+/* The image must outlive the shadow.  Until shadow_commit nothing else may change the
+ * image.  The image is not dirty, and its overlap contains all metadata, including
+ * bitmaps.  DISCARD: punch holes into freed clusters.  NULL on error (reported). */
 extern struct shadow *shadow_new (const struct image *, bool discard);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */

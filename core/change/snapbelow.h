@@ -9,9 +9,9 @@
 #include "util/printable.h"
 #include "mapping/layers.h"
 
-/* Of the top image of these layers.  Reads all of the mapping of each snapshot, through MAP,
- * in slices of so many bytes.  Returns 1, with the NAME of the first one that does, for
- * messages; 0: none does; or -1 (reported). */
+/* Of the top image of these layers.  Reads all of the mapping of each snapshot, through
+ * MAP, in slices of so many bytes.  Returns 1, with the NAME of the first one that does,
+ * for messages; 0: none does; or -1 (reported). */
 extern int snapbelow_needs (struct layers *, struct map *, uint64_t slice_size,
                             char name[PRINTABLE_SIZE (64)]);
 

@@ -7,10 +7,10 @@
  * A snapshot is an L1 table.  It holds one reference to each of its L2 tables, and to
  * each cluster that these point to.
  *
- * create   The active L1 table becomes the snapshot's without moving; the active disk gets
- *          a copy.  Both share all L2 tables, except those with COPIED flags.  The flags
- *          must be clear in tables of the active disk and do not matter in those of a
- *          snapshot, so the active disk gets copies of such tables.  The first write to
+ * create   The active L1 table becomes the snapshot's without moving; the active disk
+ *          gets a copy.  Both share all L2 tables, except those with COPIED flags.  The
+ *          flags must be clear in tables of the active disk and do not matter in those of
+ *          a snapshot, so the active disk gets copies of such tables.  The first write to
  *          each would have copied it anyway, and the next snapshot finds no flags in
  *          tables that were not written since.
  * apply    The active disk gets a copy of the snapshot's L1 table.  L2 tables that both

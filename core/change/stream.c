@@ -17,28 +17,29 @@
  * the top has already, and goes on with the rest.
  *
  * A piece is copied as copy-on-read does it (copyup.c), under the same claims: only where
- * the top image contains nothing.  So what clients write meanwhile is never replaced.  (An
- * end of copy.c could not see to that: it is written later than it was asked.)  What the
- * base has in the same place is left alone (places.c).  Zeros over data of the base are
- * stored as zeros.
+ * the top image contains nothing.  So what clients write meanwhile is never replaced.
+ * (An end of copy.c could not see to that: it is written later than it was asked.)  What
+ * the base has in the same place is left alone (places.c).  Zeros over data of the base
+ * are stored as zeros.
  *
  * What the top contains once, it contains for ever: clients change it, but a trim leaves
  * zeros.  Only in version 2, which has no entries for zeros, a trimmed cluster shows the
  * layers below again, if they are zeros there; over a base it might show something else
- * then.  So there all of it is looked at once more behind the gate, with no client writing.
+ * then.  So there all of it is looked at once more behind the gate, with no client
+ * writing.
  *
- * Internal snapshots lie over the same layers as the disk, and nothing is copied for them.
- * So an image with snapshots is refused, unless it becomes independent and they need
- * nothing of the layers below.
+ * Internal snapshots lie over the same layers as the disk, and nothing is copied for
+ * them.  So an image with snapshots is refused, unless it becomes independent and they
+ * need nothing of the layers below.
  *
  * The contents of the disk do not change, so bitmaps record nothing.
  *
  * The same for a layer of a disk that is served.  It becomes a disk of its own, over the
- * layers below it, and is its only client.  What it stores is what the layers below it show,
- * and it frees nothing that is mapped.  So the clients of the disk that is served need not
- * know, and see the same whether they look before or after that.  At the end the disk goes
- * on with the layer as its file says then, also if nothing has come of it: the next one that
- * writes it has to know where its metadata is.
+ * layers below it, and is its only client.  What it stores is what the layers below it
+ * show, and it frees nothing that is mapped.  So the clients of the disk that is served
+ * need not know, and see the same whether they look before or after that.  At the end the
+ * disk goes on with the layer as its file says then, also if nothing has come of it: the
+ * next one that writes it has to know where its metadata is.
  *
  *   disk_change of the layer             its header names the base
  *   it comes to rest, disk_change        the disk that is served has the shorter chain

@@ -24,8 +24,8 @@
  * A repair takes the writer's lock, sets the dirty bit (so that after a power cut the
  * image says that it must be repaired), writes new refcounts and, if it is wrong, a new
  * snapshot table (repair.c), checks again, and if no fault is left, clears the dirty and
- * the corrupt bit.  It writes nothing unless it can correct every fault.  Backing files are
- * never repaired.
+ * the corrupt bit.  It writes nothing unless it can correct every fault.  Backing files
+ * are never repaired.
  *
  * The number of faults whose descriptions are kept is limited, for all files together.
  *

@@ -34,21 +34,22 @@ struct check_options {
 struct check;
 struct check_result;            /* see checkreport.h */
 
-/* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode asks
- * for that, without a word about the faults.  0: *CHECK has the result, whatever it is; -1:
- * reported. */
+/* Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
+ * asks for that, without a word about the faults.  0: *CHECK has the result, whatever it
+ * is; -1: reported. */
 extern int check_run (const struct check_options *, struct check **);
 /* Belongs to the check. */
 extern const struct check_result *check_get_result (const struct check *);
 
-/* The same, for an image that is to be served.  Checks the image (with CHECK_FULL also its backing chain), and repairs it if the mode
- * asks for that and it is necessary.  The files stay open, locked as by a reader, until
- * check_free, so that no other program changes them before the disk is opened.  (NBD has
- * no locks, and a server may admit only one client: it is free for the disk.)  The strings
- * in the options must outlive the check.  Returns 0 and *CHECK if the image may be served;
- * -1 if it may not (reported, also in the JSON report): EUCLEAN if the image is corrupt,
- * ENOENT if a file below it is missing, another errno if it could not be opened, or not
- * be checked or repaired completely (EINTR: it was stopped). */
+/* The same, for an image that is to be served.  Checks the image (with CHECK_FULL also
+ * its backing chain), and repairs it if the mode asks for that and it is necessary.  The
+ * files stay open, locked as by a reader, until check_free, so that no other program
+ * changes them before the disk is opened.  (NBD has no locks, and a server may admit only
+ * one client: it is free for the disk.)  The strings in the options must outlive the
+ * check.  Returns 0 and *CHECK if the image may be served; -1 if it may not (reported,
+ * also in the JSON report): EUCLEAN if the image is corrupt, ENOENT if a file below it is
+ * missing, another errno if it could not be opened, or not be checked or repaired
+ * completely (EINTR: it was stopped). */
 extern int check_image (const struct check_options *, struct check **);
 extern void check_free (struct check *);        /* NULL is allowed */
 

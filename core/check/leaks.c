@@ -12,9 +12,10 @@
  *   2  recount, lower counts           in any order: each is valid by itself
  *   3  sync
  *
- * A cluster that two had used, by their counts, and that has one reference has to be flagged
- * COPIED, too (a program that crashed as it deleted a snapshot leaves such).  That is made
- * durable before the count is lowered: afterwards, nothing would show that it is missing.
+ * A cluster that two had used, by their counts, and that has one reference has to be
+ * flagged COPIED, too (a program that crashed as it deleted a snapshot leaves such).
+ * That is made durable before the count is lowered: afterwards, nothing would show that
+ * it is missing.
  *
  * A count that is too low, or a cluster with two uses, was not left by a crash.  Then the
  * image must not be changed, because a cluster in use might be allocated a second time.

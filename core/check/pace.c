@@ -4,9 +4,9 @@
  *
  * There is one scale for all that a check may do.  What that is becomes known only while
  * it runs: how many layers there are, whether there is something to repair, how many
- * clusters are compressed.  So each stage gets a part of what is left of the scale, and within a
- * stage the number of bytes that are read may grow.  If that makes less of it done than
- * was shown, the scale stands still for a while.
+ * clusters are compressed.  So each stage gets a part of what is left of the scale, and
+ * within a stage the number of bytes that are read may grow.  If that makes less of it
+ * done than was shown, the scale stands still for a while.
  *
  * Locks: none; the thread that runs the check tells, between two pieces of its own work.
  */

@@ -6,10 +6,10 @@
  *
  *   the dirty bit        refcounts cannot be trusted: they are written anew (repair.c)
  *   our autoclear bit    refcounts may be too high: they are lowered (leaks.c)
- *   neither, but lazy    the refcounts may still be wrong: qemu-img check -r leaks removes
- *   refcounts            the dirty bit although it leaves counts that are too low.  Such an
- *                        image is not changed (leaks.c), because clusters in use would be
- *                        allocated a second time
+ *   neither, but lazy    the refcounts may still be wrong: qemu-img check -r leaks
+ *   refcounts            removes the dirty bit although it leaves counts that are too
+ *                        low.  Such an image is not changed (leaks.c), because clusters
+ *                        in use would be allocated a second time
  *
  * Both changes survive a power cut, after which they start again.
  *

@@ -21,8 +21,8 @@
  * with the same write; then the old one need not have been read.  PACE, or NULL, is told
  * how far the count of references is.
  *
- * Returns -1 on error (reported): the image is as usable as before, and as dirty.  EUCLEAN
- * or EINTR (it was stopped): nothing was written.  After
+ * Returns -1 on error (reported): the image is as usable as before, and as dirty.
+ * EUCLEAN or EINTR (it was stopped): nothing was written.  After
  * a failure, do not try again before the image has been closed and opened again (R9).
  */
 extern int repair_refcounts (struct image *, bool asked,

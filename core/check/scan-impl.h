@@ -96,7 +96,8 @@ extern int scan_read_all (struct scan *);
 /* Remembers compressed clusters of a file of that size.  NULL on ENOMEM. */
 extern struct seen *seen_new (uint64_t file_size);
 extern void seen_free (struct seen *);          /* NULL is allowed */
-/* Could the cluster with this descriptor be decompressed?  1, 0, or -1: it is not known. */
+/* Could the cluster with this descriptor be decompressed?  1, 0, or -1: it is not
+ * known. */
 extern int seen_ask (struct seen *, uint64_t descriptor);
 extern void seen_tell (struct seen *, uint64_t descriptor, bool good);
 

@@ -50,8 +50,8 @@ struct inflating {
   uint64_t work;                /* for scan_work, which was not told yet */
 };
 
-/* After a read has failed.  A lack of memory is no fault of the image: an export of an NBD
- * server may need some for a range that is not aligned. */
+/* After a read has failed.  A lack of memory is no fault of the image: an export of an
+ * NBD server may need some for a range that is not aligned. */
 static int
 unreadable (struct scan *s, uint64_t offset, uint64_t bytes)
 {

@@ -7,8 +7,8 @@
  *
  * Memory is limited: one descriptor for each sector of the file, and at most MOST_SLOTS.
  * A descriptor has a few slots where it can be, so that a search takes the same time
- * whatever the descriptors are.  If all are taken, the new one displaces an old one, which
- * may then be decompressed again.
+ * whatever the descriptors are.  If all are taken, the new one displaces an old one,
+ * which may then be decompressed again.
  *
  * Locks: `lock' guards the slots.
  */

@@ -27,9 +27,9 @@
 #include "util/unwanted.h"
 #include "copy/chunks.h"
 
-/* If there are more than processors, those that write to the same file wait for each other
- * in the host, and turn around there: this took up to a quarter more processor time.  One
- * more than one hides what reading from a disk takes. */
+/* If there are more than processors, those that write to the same file wait for each
+ * other in the host, and turn around there: this took up to a quarter more processor
+ * time.  One more than one hides what reading from a disk takes. */
 #define MIN_THREADS 2
 #define MAX_THREADS 4
 

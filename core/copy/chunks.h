@@ -20,7 +20,8 @@ struct chunks_watch {
   bool image_goes;
 };
 
-/* What is said if a job ends early: "PATH: WHAT failed after 1 of 2 bytesTHEN; REMEDY". */
+/* What is said if a job ends early: "PATH: WHAT failed after 1 of 2 bytesTHEN;
+ * REMEDY". */
 struct chunks_words {
   const char *path, *what;      /* WHAT NULL: nothing, because nothing is left of it */
   const char *then, *remedy;    /* or NULL, or empty */
@@ -39,10 +40,11 @@ struct chunks_job {
   bool remote;                  /* files are behind links: threads wait for answers more
                                    than for a processor */
   void *opaque;                 /* for the functions */
-  /* Does the range [START, END) of the disk.  Any thread; ranges are taken in order.  START
-   * is a multiple of the chunk, and so of any cluster size (if it was chosen); so is END,
-   * or it is the end of the disk.  Adds the number of bytes written to *COPIED, also on
-   * failure.  -1: reported, unless unwanted (), which is true once the job is to end. */
+  /* Does the range [START, END) of the disk.  Any thread; ranges are taken in order.
+   * START is a multiple of the chunk, and so of any cluster size (if it was chosen); so
+   * is END, or it is the end of the disk.  Adds the number of bytes written to *COPIED,
+   * also on failure.  -1: reported, unless unwanted (), which is true once the job is to
+   * end. */
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
   /* NULL, or makes durable what has been done, while work goes on.  The thread that runs

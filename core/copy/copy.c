@@ -7,13 +7,14 @@
  * zeros are found, if they fill blocks (`sparse').  With units, what is written is whole
  * ones: zeros that fill none count as data.
  *
- * Several threads (chunks.c) do that at once, each with a part of the disk and a buffer of
- * one piece.  If an end has to be read or written in order, a part is a piece, and threads
- * take turns: as parts are taken in order, the thread whose turn it is never waits for
- * another one.  One that fails keeps its turn, so that nothing is read or written behind a
- * part that is missing; the others stop waiting once the copy is to end.
+ * Several threads (chunks.c) do that at once, each with a part of the disk and a buffer
+ * of one piece.  If an end has to be read or written in order, a part is a piece, and
+ * threads take turns: as parts are taken in order, the thread whose turn it is never
+ * waits for another one.  One that fails keeps its turn, so that nothing is read or
+ * written behind a part that is missing; the others stop waiting once the copy is to end.
  *
- * What cannot be read is read again in halves, down to sectors, if that is wanted (`lost').
+ * What cannot be read is read again in halves, down to sectors, if that is wanted
+ * (`lost').
  *
  * Locks: copying.lock guards the turn and the pace; the ends have theirs.
  */
@@ -105,8 +106,8 @@ read_source (const struct copy *c, void *buf, uint64_t count, uint64_t at)
   return r;
 }
 
-/* What is at the beginning of [AT, END)?  Where that cannot be read, there may be data; and
- * zeros that have to be written are data. */
+/* What is at the beginning of [AT, END)?  Where that cannot be read, there may be data;
+ * and zeros that have to be written are data. */
 static int
 ask_source (const struct copy *c, uint64_t at, uint64_t end, struct extent *x,
             struct storage_holes *known)

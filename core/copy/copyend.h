@@ -20,9 +20,9 @@ struct copy_end;
 /* Offsets and counts are in bytes, and within the end.  Any thread.  0, or -1 (reported,
  * with the name of the end and the offset). */
 struct copy_ops {
-  /* What is at the beginning of [AT, AT + X->len)?  Sets X; its length may be larger.  HOLE:
-   * the end does not contain it, and shows zeros.  KNOWN belongs to one thread, which asks
-   * in order. */
+  /* What is at the beginning of [AT, AT + X->len)?  Sets X; its length may be larger.
+   * HOLE: the end does not contain it, and shows zeros.  KNOWN belongs to one thread,
+   * which asks in order. */
   int (*extent) (const struct copy_end *, uint64_t at, struct extent *x,
                  struct storage_holes *known);
   int (*read) (const struct copy_end *, void *buf, uint64_t count, uint64_t at);
@@ -69,9 +69,9 @@ extern struct copy_end copy_view (const struct view *);
 
 /* A raw disk: a file or a device of this host, or an NBD export.  FREES: see above. */
 extern struct copy_end copy_storage (struct storage *, bool frees);
-/* An NBD export, only to be read, which contains no more than what its server calls data: it
- * says so of zeros, too, if they are a change.  If the server does not say, there is an error:
- * its zeros would take the place of data that has not changed. */
+/* An NBD export, only to be read, which contains no more than what its server calls data:
+ * it says so of zeros, too, if they are a change.  If the server does not say, there is
+ * an error: its zeros would take the place of data that has not changed. */
 extern struct copy_end copy_changes (struct storage *);
 
 /* --- streamend.c --- */

@@ -15,9 +15,9 @@ struct difference {
   uint64_t checked;             /* bytes that were looked at */
 };
 
-/* Finds where two ends, neither of which needs an order, first differ.  The shorter one goes
- * on with zeros.  KINDS: data, zeros and holes are different even if they show the same.  -1
- * (reported, with WORDS): it is unknown. */
+/* Finds where two ends, neither of which needs an order, first differ.  The shorter one
+ * goes on with zeros.  KINDS: data, zeros and holes are different even if they show the
+ * same.  -1 (reported, with WORDS): it is unknown. */
 extern int difference_find (const struct copy_end *, const struct copy_end *, bool kinds,
                             const struct chunks_words *, const struct chunks_watch *,
                             struct difference *);

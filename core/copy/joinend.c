@@ -2,8 +2,8 @@
  *
  * How are several disks, or a part of one, the source of a copy?
  *
- * Parts are few, so they are looked for one after the other.  Behind the end of a disk, its
- * part goes on with zeros.
+ * Parts are few, so they are looked for one after the other.  Behind the end of a disk,
+ * its part goes on with zeros.
  *
  * Locks: none.
  */

@@ -3,12 +3,12 @@
  * What does an image say about itself, and about what lies below it?
  *
  * A JSON object that describes the image, or an array of objects that describe all files
- * of the backing chain, from the top down, as qemu-img info does (imageinfo.c).  The names
- * of files are relative if the user's name of the image is.
+ * of the backing chain, from the top down, as qemu-img info does (imageinfo.c).  The
+ * names of files are relative if the user's name of the image is.
  *
- * The files are opened here, read-only and locked for a reader, without a disk: an image can
- * be described although it cannot be served, because a passphrase or a backing file is
- * missing.
+ * The files are opened here, read-only and locked for a reader, without a disk: an image
+ * can be described although it cannot be served, because a passphrase or a backing file
+ * is missing.
  *
  * Locks: none; one thread.
  */

@@ -12,8 +12,9 @@
 
 #include "disk/disk.h"
 
-/* An object that describes the image, which is called NAME, or for a CHAIN an array of those
- * of its files.  Opens only the image, or all files of its chain but no data files.  The caller frees it.  NULL: reported. */
+/* An object that describes the image, which is called NAME, or for a CHAIN an array of
+ * those of its files.  Opens only the image, or all files of its chain but no data files.
+ * The caller frees it.  NULL: reported. */
 extern json_t *chaininfo_describe (const struct disk_options *, const char *name,
                                    bool chain);
 

@@ -2,8 +2,9 @@
  *
  * How is each range of a disk stored?
  *
- * The answers are those of qemu-img map --output=json: the same ranges, keys and values, as
- * QEMU 10 prints them; before 8.2 there was no `compressed', and before 6.1 no `present'.
+ * The answers are those of qemu-img map --output=json: the same ranges, keys and values,
+ * as QEMU 10 prints them; before 8.2 there was no `compressed', and before 6.1 no
+ * `present'.
  *
  *   depth     the layer that says what the range contains; 0 is the top image
  *   present   that layer says so itself, and not because there is nothing below it

@@ -22,9 +22,9 @@ struct map_entry {
 };
 
 /* Calls FN for each entry, in order, of the active disk of the top image, or of this
- * SNAPSHOT; one that continues the one before is part of it.  FN returns 0, or -1 to stop.
- * Guest data is not read.  Takes as long as reading all L2 tables, and little memory.  -1: FN
- * has returned it, or reported. */
+ * SNAPSHOT; one that continues the one before is part of it.  FN returns 0, or -1 to
+ * stop.  Guest data is not read.  Takes as long as reading all L2 tables, and little
+ * memory.  -1: FN has returned it, or reported. */
 extern int chainmap_each (struct layers *, const struct snapshot *,
                           int (*fn) (void *opaque, const struct map_entry *),
                           void *opaque);

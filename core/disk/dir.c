@@ -13,8 +13,8 @@
  *                       Then the image stays OPEN, until another client leaves.)
  *   CLOSING -> GONE     and then one of them opens it anew
  *
- * Images that FAILED or are GONE are no longer in the list.  One that has got another image
- * on top stays OPEN (dir_keep): its name means that one, which no file says.
+ * Images that FAILED or are GONE are no longer in the list.  One that has got another
+ * image on top stays OPEN (dir_keep): its name means that one, which no file says.
  *
  * Images are opened and closed without the lock, so an image that is slow or damaged does
  * not affect the others.  Each image has its own locks on the host file, its own
@@ -66,7 +66,8 @@ struct dir_image {
   struct disk *disk;            /* constant while OPEN */
 };
 
-/* An image that was bad when it was closed, or was not opened, until it is opened again. */
+/* An image that was bad when it was closed, or was not opened, until it is opened
+ * again. */
 struct bad {
   struct bad *next;
   struct disk_state state;
@@ -274,8 +275,9 @@ take_out (struct dir *dir, struct dir_image *image, int why)
     pthread_cond_broadcast (&dir->changed);
 }
 
-/* Waits for another state of IMAGE, which then may have been freed.  Returns -1 (reported)
- * if the image FAILED or no client waits for it any more.  Called with the lock held. */
+/* Waits for another state of IMAGE, which then may have been freed.  Returns -1
+ * (reported) if the image FAILED or no client waits for it any more.  Called with the
+ * lock held. */
 static int
 await_change (struct dir *dir, struct dir_image *image)
 {
@@ -297,7 +299,8 @@ await_change (struct dir *dir, struct dir_image *image)
   return why ? -1 : 0;
 }
 
-/* Returns -1.  The client knows the name; that of the directory is none of its business. */
+/* Returns -1.  The client knows the name; that of the directory is none of its
+ * business. */
 static int
 no_image (const char *name)
 {
@@ -526,9 +529,9 @@ dir_name (const struct dir_image *image)
   return image->name;
 }
 
-/* The images that are open now: an array of *N, to be given to leave_all.  They get a user,
- * so that the caller can do what takes long without the lock.  (Without memory, some are
- * left out.)  Called with the lock held. */
+/* The images that are open now: an array of *N, to be given to leave_all.  They get a
+ * user, so that the caller can do what takes long without the lock.  (Without memory,
+ * some are left out.)  Called with the lock held. */
 static struct dir_image **
 enter_all (struct dir *dir, size_t *n)
 {

@@ -50,9 +50,9 @@ extern const char *dir_name (const struct dir_image *);
 typedef int (*dir_fn) (void *opaque, const char *name, struct disk *);
 extern int dir_each (struct dir *, dir_fn, void *opaque);
 
-/* Calls FN for each image that had failed or was corrupt when it was closed, or could not be
- * opened, and was not opened again since; the last ones.  (One may be met twice, or not, if the list changes
- * meanwhile.) */
+/* Calls FN for each image that had failed or was corrupt when it was closed, or could not
+ * be opened, and was not opened again since; the last ones.  (One may be met twice, or
+ * not, if the list changes meanwhile.) */
 typedef void (*dir_bad_fn) (void *opaque, const char *name, const struct disk_state *);
 extern void dir_each_bad (struct dir *, dir_bad_fn, void *opaque);
 

@@ -22,8 +22,8 @@
  *               one used is a deferred free
  *     open      the gate opens
  *     release   when no request of the old generation is left: what only that one used is
- *               freed in the file (R4), and so is its memory.  (If there are writers, other
- *               steps, even whole changes, may come before that.)
+ *               freed in the file (R4), and so is its memory.  (If there are writers,
+ *               other steps, even whole changes, may come before that.)
  *
  *   A step that fails before the switch leaves the file as it was, but for what is free
  *   there: the generation goes on.  If it is unknown what the file says after the switch,
@@ -63,7 +63,8 @@ struct generation {
   struct bitmaps *bitmaps;      /* NULL: there are none, or they forbid changes */
   char why_bitmaps[BITMAPDIR_WHY];
   const char *why_fixed;        /* what the disk's is when this becomes the present one */
-  const char *why_unrecorded;   /* bitmaps cannot record what clients write; NULL: they can */
+  const char *why_unrecorded;   /* bitmaps cannot record what clients write; NULL: they
+                                   can */
 
   struct view frozen;           /* is served until the disk becomes writable */
   struct view live;
@@ -99,7 +100,8 @@ struct disk {
 
   /* Taken for a whole step, and so during I/O: see steps.c. */
   pthread_mutex_t steps;
-  unsigned writers;             /* connections that may write; under steps, as all below */
+  unsigned writers;             /* connections that may write; under steps, as all
+                                   below */
   bool told_readonly;           /* why clients cannot write was reported */
   bool no_space_to_recover;     /* this is why_fixed; the next client that may write
                                    tries again */
@@ -139,8 +141,8 @@ extern void generation_drop (struct generation *);
 extern int generation_lock (struct generation *);
 /* Makes `live', once.  It has to be locked.  -1: as for generation_lock. */
 extern int generation_become_writable (struct generation *);
-/* Does beforehand, while clients write, as much of the next as is possible.  -1: reported;
- * that would fail, too. */
+/* Does beforehand, while clients write, as much of the next as is possible.  -1:
+ * reported; that would fail, too. */
 extern int generation_prepare_to_settle (struct generation *);
 /* Makes everything durable and clean; no request changes the disk.  -1: reported. */
 extern int generation_settle (struct generation *);

@@ -69,9 +69,10 @@ struct disk_options {
 extern int disk_open (const struct disk_options *, struct disk **);
 /* How that opens the images of the chain. */
 extern struct chain_options disk_chain_options (const struct disk_options *);
-/* Opens the top image alone, read-only, and reads and checks its header, for a description
- * of it: the file may have been cut off.  Needs neither the passphrase nor any other file.
- * Refuses an untrusted image that needs too much, as disk_open does.  NULL: reported. */
+/* Opens the top image alone, read-only, and reads and checks its header, for a
+ * description of it: the file may have been cut off.  Needs neither the passphrase nor
+ * any other file.  Refuses an untrusted image that needs too much, as disk_open does.
+ * NULL: reported. */
 extern struct image *disk_open_header (const struct disk_options *);
 /* The same as disk_open in steps, for a caller that changes the image before it is
  * served.  First: opens the top image with its external data file, but does not load
@@ -82,8 +83,8 @@ extern struct layers *disk_open_layers (const struct disk_options *, struct imag
 /* Makes a disk of that image.  The disk becomes one more owner of the image, and must be
  * the only disk of it.  The locks that it takes stay when it is closed.  -1: reported. */
 extern int disk_open_on (const struct disk_options *, struct image *, struct disk **);
-/* Makes a disk of layer I of another stack, an image whose snapshots have been read, and of
- * the layers below it, which it shares.  As disk_open_on. */
+/* Makes a disk of layer I of another stack, an image whose snapshots have been read, and
+ * of the layers below it, which it shares.  As disk_open_on. */
 extern int disk_open_over (const struct disk_options *, const struct layers *, unsigned i,
                            struct disk **);
 /* No request may be running; clients need not have left.  If the disk was written, makes
@@ -94,8 +95,8 @@ extern int disk_close (struct disk *);
 /* From now on, there may be threads that decompress clusters ahead of clients.  (What
  * changes a whole image has threads of its own.) */
 extern void disk_allow_ahead (struct disk *);
-/* Before a fork: ends the threads that work ahead of requests.  No request may be running;
- * the next ones may start threads again. */
+/* Before a fork: ends the threads that work ahead of requests.  No request may be
+ * running; the next ones may start threads again. */
 extern void disk_end_ahead (struct disk *);
 
 /* Such as "qcow2 v3, 64K clusters, 2 layers".  Belongs to the disk. */
@@ -144,37 +145,39 @@ extern bool disk_can_inflate (const char *type);
 struct disk_change {
   void *opaque;
   int (*write) (void *opaque, const struct view *);     /* NULL: nothing */
-  /* Is there something for WRITE to do?  If not, the disk need not become writable.  NULL:
-   * yes. */
+  /* Is there something for WRITE to do?  If not, the disk need not become writable.
+   * NULL: yes. */
   bool (*needs_write) (void *opaque, const struct view *);
   /* The fields of the image agree with the file, and no other thread changes it.  After
    * -1 the image is unchanged, or its health has failed.  NULL: nothing. */
   int (*make) (void *opaque, struct image *);
   /* After MAKE has succeeded: frees what only the image as it was before used.  Without
-   * ALLOC, no request uses that any more.  Otherwise there are clients that write: it gets
-   * what is free, before they go on (alloc_hold_freed).  NULL: nothing. */
+   * ALLOC, no request uses that any more.  Otherwise there are clients that write: it
+   * gets what is free, before they go on (alloc_hold_freed).  NULL: nothing. */
   void (*release) (void *opaque, struct alloc *alloc);
   bool data_file;               /* it is possible with an external data file */
   bool unchanged;               /* MAKE changes no file (as with TOP): without a next
                                    generation, that is -1, and all is as before */
-  struct image *top;            /* NULL, or: from then on this loaded image is the top one,
-                                   over the present one.  MAKE locks it as a writer */
+  struct image *top;            /* NULL, or: from then on this loaded image is the top
+                                   one, over the present one.  MAKE locks it as a
+                                   writer */
   const struct layers *over;    /* from then on the image lies over the layers below the
                                    top of this stack; NULL: as before.  With TOP: that
                                    image does, in place of the present one */
 };
 /* 0: the change is made, and durable.  (If the disk cannot go on after it, this is
- * reported, and the disk has failed: disk_check.)  -1: reported; nothing has changed, or the
- * disk has failed, and it is unknown whether the change is made. */
+ * reported, and the disk has failed: disk_check.)  -1: reported; nothing has changed, or
+ * the disk has failed, and it is unknown whether the change is made. */
 extern int disk_change (struct disk *, const struct disk_change *);
 /* From now on, clients record in the set what they change, before they do so; NULL: no
  * longer.  Returns when none is left that began before.  -1 (reported): they record
  * in another set already. */
 extern int disk_record (struct disk *, struct dirtyset *);
-/* Waits until all requests that change the disk have ended that began before this call. */
+/* Waits until all requests that change the disk have ended that began before this
+ * call. */
 extern void disk_drain (struct disk *);
-/* No client changes the disk from now on, until the gate is open again: for several changes
- * (disk_change) in a row, and what lies between them. */
+/* No client changes the disk from now on, until the gate is open again: for several
+ * changes (disk_change) in a row, and what lies between them. */
 extern void disk_close_gate (struct disk *);
 extern void disk_open_gate (struct disk *);
 /* Calls FN, which may read the disk, while no client changes it.  Returns its result. */
@@ -183,8 +186,8 @@ extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);
 extern int disk_check (struct disk *);
 
 /* Work on a disk with clients writing, which has come as one of them (disk_connect): FN
- * does a piece of it, with the writable view, as a request of a client does.  While the disk
- * changes, it waits.  Returns what FN does; or -1 with EIO: the disk has failed. */
+ * does a piece of it, with the writable view, as a request of a client does.  While the
+ * disk changes, it waits.  Returns what FN does; or -1 with EIO: the disk has failed. */
 extern int disk_piece (struct disk *, int (*fn) (void *opaque, const struct view *),
                        void *opaque);
 /* Makes everything durable that was done before.  -1: reported. */
@@ -192,16 +195,16 @@ extern int disk_flush (struct disk *);
 
 /* Those with which it was opened, without the secret.  They belong to the disk. */
 extern const struct disk_options *disk_get_options (const struct disk *);
-/* Of them, those for how files and memory are used: for another image, PATH, which is used
- * only meanwhile, and without clients. */
+/* Of them, those for how files and memory are used: for another image, PATH, which is
+ * used only meanwhile, and without clients. */
 extern struct disk_options disk_options_meanwhile (const struct disk_options *,
                                                    const char *path);
 
 /* Does a client use the export of the internal snapshot with that id?  In MAKE: no client
  * comes meanwhile. */
 extern bool disk_serves_snapshot (struct disk *, const char *id);
-/* Does a client use the active disk, to read or to write it?  (One that comes meanwhile has
- * not read anything yet.) */
+/* Does a client use the active disk, to read or to write it?  (One that comes meanwhile
+ * has not read anything yet.) */
 extern bool disk_has_clients (struct disk *);
 
 /* Locks the image as a writer, and puts in order what a crash has left, as each change
@@ -231,9 +234,9 @@ extern void disk_leave (struct disk_section *);
 /* Those of the disk, until it changes; NULL: there are none, or they forbid changes. */
 extern struct bitmaps *disk_bitmaps (const struct disk *);
 
-/* From now on, OPTIONS' news are called when clusters of the top image's file are allocated
- * beyond that many bytes, or if they were; once, and not if another image gets on top.  0:
- * no longer. */
+/* From now on, OPTIONS' news are called when clusters of the top image's file are
+ * allocated beyond that many bytes, or if they were; once, and not if another image gets
+ * on top.  0: no longer. */
 extern void disk_set_threshold (struct disk *, uint64_t bytes);
 /* What was set, until it was told. */
 extern uint64_t disk_threshold (struct disk *);

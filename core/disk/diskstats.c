@@ -2,8 +2,8 @@
  *
  * What has a disk done so far?
  *
- * Each part counts for itself.  What the parts of earlier generations have counted is kept
- * as sums.
+ * Each part counts for itself.  What the parts of earlier generations have counted is
+ * kept as sums.
  *
  * Locks: the disk's lock.
  */

@@ -30,8 +30,8 @@ struct export;
 
 /* The maximum length of a name in NBD, in bytes of UTF-8. */
 #define EXPORTS_MAX_NAME 4096
-/* Names no disk: the front end may use it.  (In a directory no image has a name like this,
- * and a snapshot with this name is listed by its ID.) */
+/* Names no disk: the front end may use it.  (In a directory no image has a name like
+ * this, and a snapshot with this name is listed by its ID.) */
 #define EXPORTS_HEALTH ".health"
 extern bool exports_may_list (const char *name);
 

@@ -5,9 +5,9 @@
  * A generation is made of an image that was read from its file, and of the layers below
  * it.  It has a view that never changes, from the start.  The other one is writable, and
  * is made by a step (writable.c).  From then on all clients, including those that only
- * read, use the writable view.  A request that began before continues with the older view:
- * its read section protects what it looks up there, like any mapping that has just been
- * replaced.
+ * read, use the writable view.  A request that began before continues with the older
+ * view: its read section protects what it looks up there, like any mapping that has just
+ * been replaced.
  *
  * Mappings and decompressed clusters are those of one generation: what they say of a host
  * cluster may not be true in the next one.

@@ -18,10 +18,10 @@
 #include "disk/disk.h"
 
 /* Limits on the memory and time that an untrusted image may use; sane images stay
- * below.  How long its L1 and refcount tables are does not matter: the format limits that,
- * they are read in pieces, and a table may have to be long because the clusters are small
- * (L1) or large (it is one cluster at least).  What costs memory is to know where the
- * clusters of metadata are that they name: up to 32 MiB for this number of them. */
+ * below.  How long its L1 and refcount tables are does not matter: the format limits
+ * that, they are read in pieces, and a table may have to be long because the clusters are
+ * small (L1) or large (it is one cluster at least).  What costs memory is to know where
+ * the clusters of metadata are that they name: up to 32 MiB for this number of them. */
 #define UNTRUSTED_PLACES (3u << 18)
 #define UNTRUSTED_SNAPSHOTS 256
 #define UNTRUSTED_SNAPSHOT_TABLE (1u << 20)

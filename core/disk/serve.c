@@ -69,8 +69,8 @@ is_orphan (const struct disk *d, struct piece *p)
   return clock_ms () - p->alone_since >= d->options.linger_ms;
 }
 
-/* The largest number of bytes that can be changed at once from *START on, the first cluster
- * that begins at guest OFFSET or later.  *CS: the size of a cluster, in bytes. */
+/* The largest number of bytes that can be changed at once from *START on, the first
+ * cluster that begins at guest OFFSET or later.  *CS: the size of a cluster, in bytes. */
 static uint64_t
 edit_limit (const struct disk *d, uint64_t offset, uint64_t *start, uint64_t *cs)
 {

@@ -263,8 +263,8 @@ begin_release (struct disk *d, struct generation *old)
   return err == 0;
 }
 
-/* Have all requests ended that use the generation before, at that time?  LIVE: what it alone
- * used is deferred, safe from other steps, which are taken meanwhile. */
+/* Have all requests ended that use the generation before, at that time?  LIVE: what it
+ * alone used is deferred, safe from other steps, which are taken meanwhile. */
 static bool
 wait_for_readers (struct disk *d, bool live, int64_t deadline)
 {
@@ -566,8 +566,8 @@ read_next (struct disk *d, const struct disk_change *c)
   return next;
 }
 
-/* The same.  Without a next generation the disk fails, so a moment without memory is waited
- * for. */
+/* The same.  Without a next generation the disk fails, so a moment without memory is
+ * waited for. */
 static struct generation *
 read_surely (struct disk *d, const struct disk_change *c)
 {

@@ -9,8 +9,8 @@
  * failure leaves the generation as it was.
  *
  * When the last such client has left, or before a change of the disk: make everything
- * durable, release freed clusters, give back clusters that were allocated ahead, store the
- * bitmaps, and clear the marks in the header.
+ * durable, release freed clusters, give back clusters that were allocated ahead, store
+ * the bitmaps, and clear the marks in the header.
  *
  * Locks: these functions are called by steps (steps.c), so by one thread at a time.
  */

@@ -44,9 +44,9 @@ extern int compress_inflate (struct compress_pool *, unsigned type,
                              const void *in, size_t in_len,
                              void *out, size_t out_len);
 
-/* The same for only the first OUT_LEN bytes of a cluster that was compressed with deflate;
- * errors after them are not detected.  If about half of the cluster is wanted, this takes
- * as long as compress_inflate. */
+/* The same for only the first OUT_LEN bytes of a cluster that was compressed with
+ * deflate; errors after them are not detected.  If about half of the cluster is wanted,
+ * this takes as long as compress_inflate. */
 extern int compress_inflate_beginning (struct compress_pool *,
                                        const void *in, size_t in_len,
                                        void *out, size_t out_len);

@@ -53,9 +53,9 @@ extern int crypt_decrypt (struct crypt_cipher *, uint64_t sector,
 extern EVP_MD *crypt_hash (const char *path, const char *name);
 
 /* Reports "PATH: PART: WHAT" and the error of OpenSSL, for operations that fail only for
- * lack of memory, or not at all.  OpenSSL's own errors do not always tell these apart, but
- * malloc sets errno: the caller sets it to 0 before the operation.  Returns -1 with errno
- * ENOMEM or EIO. */
+ * lack of memory, or not at all.  OpenSSL's own errors do not always tell these apart,
+ * but malloc sets errno: the caller sets it to 0 before the operation.  Returns -1 with
+ * errno ENOMEM or EIO. */
 extern int crypt_openssl_failed (const char *path, const char *part,
                                  const char *what);
 

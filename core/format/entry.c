@@ -62,8 +62,8 @@ decode_one (const struct header *h, const struct overlap *overlap,
     return RUN_CORRUPT;
   }
 
-  /* In an external data file 0 is a valid host offset, and COPIED shows that it is one; but
-   * not with ZERO, as QEMU reads it: that can stand anywhere. */
+  /* In an external data file 0 is a valid host offset, and COPIED shows that it is one;
+   * but not with ZERO, as QEMU reads it: that can stand anywhere. */
   if (offset == 0 && (zero || !(external && (entry & QCOW2_OFLAG_COPIED)))) {
     *host = 0;
     return zero ? RUN_ZERO : RUN_UNALLOCATED;

@@ -130,8 +130,8 @@ struct qcow2_snapshot {
 };
 _Static_assert (sizeof (struct qcow2_snapshot) == 40, "snapshot entry");
 
-/* What is known of the extra data, which follows.  An entry may have only a part of it, or
- * more. */
+/* What is known of the extra data, which follows.  An entry may have only a part of it,
+ * or more. */
 struct qcow2_snapshot_extra {
   struct be64 vm_state_size;
   struct be64 disk_size;

@@ -82,8 +82,9 @@ typedef int (*luks_read_fn) (void *opaque, void *buf,
 
 /* Makes the cipher of the disk, if PASSPHRASE opens one of the key slots.  Takes seconds.
  * Returns 0, or -1 with the error reported and errno set: EACCES if it opens none; CURE
- * (or NULL) is what can be done then.  The caller numbers the sectors for which it uses the
- * cipher.  The caller wipes PASSPHRASE; everything else that is secret is wiped here. */
+ * (or NULL) is what can be done then.  The caller numbers the sectors for which it uses
+ * the cipher.  The caller wipes PASSPHRASE; everything else that is secret is wiped
+ * here. */
 extern int luks_unlock (const struct luks *, luks_read_fn, void *opaque,
                         const void *passphrase, size_t len, const char *cure,
                         struct crypt_cipher **);

@@ -3,8 +3,8 @@
  * Which other format does a file have?
  *
  * formatmarks.h has the marks.  What is no image gets a message; a qcow2 image that has a
- * mark as well is one thing for the program that checks it, and another for one that takes
- * it for that format, so programs that accept uploads ask.
+ * mark as well is one thing for the program that checks it, and another for one that
+ * takes it for that format, so programs that accept uploads ask.
  */
 
 #include <config.h>

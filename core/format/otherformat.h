@@ -13,14 +13,15 @@
 #define OTHERFORMAT_BYTES ((64 << 10) + 4096)
 extern const char *otherformat_name (const void *buf, size_t len);
 
-/* The same, if it is a disk in a format of QEMU other than qcow2 and raw: returns the name
- * of the format, as formatmarks.h has it, else NULL. */
+/* The same, if it is a disk in a format of QEMU other than qcow2 and raw: returns the
+ * name of the format, as formatmarks.h has it, else NULL. */
 extern const char *otherformat_disk (const void *buf, size_t len);
 
-/* Is a qcow2 file also a file of another format?  Some have their mark in a place that qcow2
- * leaves free.  In the first cluster, a mark can only have been put there on purpose.
- * Elsewhere it may be data of the disk, so only those marks count that are exactly where
- * other programs look first, and that data does not have there by accident. */
+/* Is a qcow2 file also a file of another format?  Some have their mark in a place that
+ * qcow2 leaves free.  In the first cluster, a mark can only have been put there on
+ * purpose.  Elsewhere it may be data of the disk, so only those marks count that are
+ * exactly where other programs look first, and that data does not have there by
+ * accident. */
 
 #define OTHERFORMAT_MOST 16
 /* BUF contains the first LEN bytes of a file with clusters of this size, and of these the

@@ -16,8 +16,8 @@ struct backingref {
 };
 
 /* Can the header of the image in FILE have that name (which has at most
- * QCOW2_MAX_BACKING_NAME bytes), and has it enough space for it?  Changes nothing.  -1: no
- * (reported). */
+ * QCOW2_MAX_BACKING_NAME bytes), and has it enough space for it?  Changes nothing.  -1:
+ * no (reported). */
 extern int backingref_check (struct storage *, const struct header *,
                              const struct backingref *);
 /* Makes the image in FILE, with this HEADER, an image with this backing file.  Everything

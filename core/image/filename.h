@@ -32,9 +32,9 @@ extern int filename_check_there (const char *path, const char *what, const char 
 
 /* Does NAME begin with a protocol ("nbd:", "json:", "file:")? */
 extern bool filename_has_protocol (const char *name);
-/* The same backing file as qemu-img shows it: a relative NAME is appended to the directory
- * of OVERLAY, which may be relative too.  Anything else is NAME itself.  The file need not
- * exist, nor be allowed.  The caller frees the result.  NULL on ENOMEM. */
+/* The same backing file as qemu-img shows it: a relative NAME is appended to the
+ * directory of OVERLAY, which may be relative too.  Anything else is NAME itself.  The
+ * file need not exist, nor be allowed.  The caller frees the result.  NULL on ENOMEM. */
 extern char *filename_shown (const char *overlay, const char *name);
 
 #endif /* QCOW2_FILENAME_H */

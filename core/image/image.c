@@ -20,9 +20,9 @@
  * The image of a disk that changes as a whole is read anew: each generation is a struct
  * image of its own, and those that are in use share what lasts (the base).
  *
- * Locks: none.  One thread at a time opens, loads and locks an image (that which takes the
- * steps of the disk to which it belongs; or if a commit writes it, the end of the commit:
- * see commit.c); requests only read the fields.  Owners and the role are atomic.
+ * Locks: none.  One thread at a time opens, loads and locks an image (that which takes
+ * the steps of the disk to which it belongs; or if a commit writes it, the end of the
+ * commit: see commit.c); requests only read the fields.  Owners and the role are atomic.
  */
 
 #include <config.h>

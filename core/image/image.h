@@ -82,14 +82,14 @@ struct image {
  * For a file that is not a qcow2 image this is the only step.  NULL on error
  * (reported). */
 extern struct image *image_open_file (const char *path, const struct storage_options *);
-/* Reads and checks the header.  If it says that the image was not closed properly, what is
- * read from now on is durable.  errno EINVAL: the header is invalid. */
+/* Reads and checks the header.  If it says that the image was not closed properly, what
+ * is read from now on is durable.  errno EINVAL: the header is invalid. */
 extern int image_read_header (struct image *);
-/* The same, but the image may lack a refcount table (reftable_clusters is 0), or have more
- * snapshots than QCOW2_MAX_SNAPSHOTS. */
+/* The same, but the image may lack a refcount table (reftable_clusters is 0), or have
+ * more snapshots than QCOW2_MAX_SNAPSHOTS. */
 extern int image_read_header_to_check (struct image *);
-/* The same for a file that may have been cut off: what the header names may lie beyond its
- * end.  Only for a description of the image. */
+/* The same for a file that may have been cut off: what the header names may lie beyond
+ * its end.  Only for a description of the image. */
 extern int image_read_cut_header (struct image *);
 /* Does both steps, refuses images with features that are not supported, and unlocks
  * encrypted ones.  NULL on error (reported). */

@@ -9,8 +9,8 @@
  * out one option after the other.  If an option is left over, it is not supported, and
  * the name is refused.
  *
- * Drivers: qcow2 and raw, over file, host_device, host_cdrom and nbd.  Options that do not
- * change which bytes are meant (caching, names of nodes, secrets) are ignored.
+ * Drivers: qcow2 and raw, over file, host_device, host_cdrom and nbd.  Options that do
+ * not change which bytes are meant (caching, names of nodes, secrets) are ignored.
  *
  * Locks: none.
  */

@@ -47,7 +47,8 @@ extern int snapshots_read (struct storage *, const struct header *,
 extern void snapshots_free (struct snapshots *);
 
 /* The first snapshot with this name, or else the first with this id; or else, of
- * "snapshot.id=ID" and "snapshot.name=NAME", the first with that.  NULL if there is none. */
+ * "snapshot.id=ID" and "snapshot.name=NAME", the first with that.  NULL if there is
+ * none. */
 extern const struct snapshot *snapshots_find (const struct snapshots *,
                                               const char *name);
 /* Is NAME the name of one snapshot of the image PATH, and the id of another?  Reported

@@ -37,12 +37,12 @@ struct chain_options {
 extern int chain_below (const char *overlay, const struct header *h,
                         const struct chain_options *, char **path,
                         const char **format);
-/* The FORMAT that a header states for the backing file at PATH; "raw" for a driver of QEMU
- * that is for such a file: "file", or for a block device "host_device" and "host_cdrom".  (Where
- * nothing is, all are.) */
+/* The FORMAT that a header states for the backing file at PATH; "raw" for a driver of
+ * QEMU that is for such a file: "file", or for a block device "host_device" and
+ * "host_cdrom".  (Where nothing is, all are.) */
 extern const char *chain_format (const char *format, const char *path);
-/* Is the file at PATH, which chain_below has found, there?  -1, errno ENOENT: no (reported,
- * with the image that wants it). */
+/* Is the file at PATH, which chain_below has found, there?  -1, errno ENOENT: no
+ * (reported, with the image that wants it). */
 extern int chain_check_there (const char *overlay, const char *path,
                               const struct chain_options *);
 /* Changes options for the top image into those for the image below it. */

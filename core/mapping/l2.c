@@ -22,9 +22,9 @@
  * be held while a table's first contents are written (metadata, at most one cluster),
  * never during I/O of guest data or a sync (R10).  The entries of l1[] are atomics,
  * changed under `lock' and read without it: an entry changes from one valid value to
- * another, and a reader that sees the older value sees the mapping of a moment ago.  (Flags
- * of a table that is not shared are cleared without `lock': nothing else changes its entry
- * then.)
+ * another, and a reader that sees the older value sees the mapping of a moment ago.
+ * (Flags of a table that is not shared are cleared without `lock': nothing else changes
+ * its entry then.)
  */
 
 #include <config.h>

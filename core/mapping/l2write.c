@@ -4,8 +4,8 @@
  *
  * The checkpoint takes a batch of all changes, determines when it is written, and says
  * whether it has become durable.  This file only knows what is written where: slices in
- * file order, adjacent ones in one call, then L1 entries.  R5: a slice is written only to a
- * place that is known as an L2 table.
+ * file order, adjacent ones in one call, then L1 entries.  R5: a slice is written only to
+ * a place that is known as an L2 table.
  *
  * Specification: "Cluster mapping".
  *

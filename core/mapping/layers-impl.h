@@ -10,7 +10,8 @@
 
 #include "mapping/layers.h"
 
-/* Constant, but for `preallocated', `owners', and what is set before the last owner goes. */
+/* Constant, but for `preallocated', `owners', and what is set before the last owner
+ * goes. */
 struct layer {
   struct image *image;          /* NULL: a raw file */
   struct storage *file;        /* of the image, or the raw file */
@@ -20,7 +21,8 @@ struct layer {
   uint64_t size;                /* of the disk, in bytes */
   _Atomic int preallocated;     /* result of prealloc_detect; -1: not asked yet */
   atomic_uint owners;           /* stacks, and layers that came after it */
-  struct layer *before;         /* a raw file: the layer that has it open; NULL: this one */
+  struct layer *before;         /* a raw file: the layer that has it open; NULL: this
+                                   one */
   void (*gone) (void *opaque);  /* NULL: nothing; see layers_when_gone */
   void *opaque;
 };

@@ -28,12 +28,13 @@ extern int layers_add_image (struct layers *, struct image *);
 /* The same for a raw file of SIZE bytes.  On success the stack owns the file. */
 extern int layers_add_raw (struct layers *, struct storage *, uint64_t size);
 
-/* Creates a stack of TOP (as for layers_add_image), of SECOND (the same; NULL: nothing), and
- * of the layers from FROM on of another stack, which shares them.  NULL: reported. */
+/* Creates a stack of TOP (as for layers_add_image), of SECOND (the same; NULL: nothing),
+ * and of the layers from FROM on of another stack, which shares them.  NULL: reported. */
 extern struct layers *layers_over (struct image *top, struct image *second,
                                    const struct layers *, unsigned from);
 
-/* Adds layers [FROM, TO) of another stack, which then share their files.  -1: reported. */
+/* Adds layers [FROM, TO) of another stack, which then share their files.  -1:
+ * reported. */
 extern int layers_share (struct layers *, const struct layers *, unsigned from,
                          unsigned to);
 /* Adds layer I of another stack, a raw file, with the size that it has now. */
@@ -124,7 +125,8 @@ typedef int (*layers_run_fn) (void *opaque, const struct run *run);
  * what a lookup leaves out.  ZERO_ALLOC has its host cluster.  What no layer contains is
  * UNALLOCATED, or RESERVED with its host cluster, in the lowest layer that reaches so
  * far (run.layer).  Reads each L2 table once, and uses a few MiB of memory, however
- * large the disk is.  Returns 0, or -1 if reading failed (reported) or FN returned that. */
+ * large the disk is.  Returns 0, or -1 if reading failed (reported) or FN returned
+ * that. */
 extern int layers_each_run (struct layers *, const struct snapshot *, layers_run_fn,
                             void *opaque);
 

@@ -2,8 +2,8 @@
  *
  * Is a guest range in the same place in two stacks of layers?
  *
- * Then both show the same there, and nothing has to be read to know that.  So if one stack
- * is a part of the other, only what the files between them contain is looked at.
+ * Then both show the same there, and nothing has to be read to know that.  So if one
+ * stack is a part of the other, only what the files between them contain is looked at.
  *
  * Locks: none.
  */

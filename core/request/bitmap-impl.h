@@ -63,8 +63,8 @@ struct bitmaps {
   struct names *names;          /* of dir.all */
   struct bitmap *list;          /* dir.n of them */
 
-  /* Memory is allocated, and all bitmaps are durably in use in the file, unless there is a
-   * log.  Set under the lock; a thread that sees it set also sees the memory. */
+  /* Memory is allocated, and all bitmaps are durably in use in the file, unless there is
+   * a log.  Set under the lock; a thread that sees it set also sees the memory. */
   atomic_bool recording;
 
   pthread_mutex_t lock;
@@ -93,8 +93,8 @@ extern void bitmapstore_compose (const struct bitmap *, uint64_t first, uint64_t
                                  uint64_t *words);
 /* Writes all cells that have changed, and tables.  BUF is one cluster.  Unless there is a
  * log, nothing changes the disk.  Returns 0: what the file has is durable, but with a log
- * it may not have narrowed durably; or -1 (reported): nothing is lost, and it can be called
- * again. */
+ * it may not have narrowed durably; or -1 (reported): nothing is lost, and it can be
+ * called again. */
 extern int bitmapstore_write (struct bitmaps *, void *buf);
 
 /* R9: the same as storage_sync. */

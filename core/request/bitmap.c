@@ -21,9 +21,9 @@
  * If they have to survive a crash, they are never marked as in use: a log keeps those in
  * the file right at any moment (bitmaplog.c).
  *
- * The flag is 4 bytes of the directory, written in place, so a crash between any two steps
- * leaves either a bitmap that is in use, in which each table entry is old or new, or one
- * that is settled and complete.  The header does not change.
+ * The flag is 4 bytes of the directory, written in place, so a crash between any two
+ * steps leaves either a bitmap that is in use, in which each table entry is old or new,
+ * or one that is settled and complete.  The header does not change.
  *
  * Changes of the disk do not make a bitmap wrong that is not `auto'.  Such bitmaps are
  * never marked as in use, and survive a crash.

@@ -26,35 +26,36 @@
  * the disk before a crash: each sector of the old contents has them, too.
  *
  * Why no mark says that the bitmap can be trusted after a crash: it is not marked as in
- * use.  The format asks for that flag while the file does not say what has changed (``while
- * the bitmap is not synced''), but here it does at any moment; only not how little.  A mark
- * of our own beside the flag would have to become invalid when others write to the image.
- * The obvious one, an autoclear bit, does not: QEMU clears those that it does not know when
- * it opens an image to write it, but keeps them when it opens it to read, and begins to
- * write later (the target of a commit).  A bitmap that is simply valid has the rules of the
- * format: QEMU records what it changes, and so do other servers, without a log as well;
- * a program without bitmaps clears their autoclear bit.  QEMU, too, can use the bitmap
- * after a crash, nothing has to be repaired, and an earlier version can go on.
+ * use.  The format asks for that flag while the file does not say what has changed
+ * (``while the bitmap is not synced''), but here it does at any moment; only not how
+ * little.  A mark of our own beside the flag would have to become invalid when others
+ * write to the image.  The obvious one, an autoclear bit, does not: QEMU clears those
+ * that it does not know when it opens an image to write it, but keeps them when it opens
+ * it to read, and begins to write later (the target of a commit).  A bitmap that is
+ * simply valid has the rules of the format: QEMU records what it changes, and so do other
+ * servers, without a log as well; a program without bitmaps clears their autoclear bit.
+ * QEMU, too, can use the bitmap after a crash, nothing has to be repaired, and an earlier
+ * version can go on.
  *
- * If a table entry says that a cell has no bits, a mark is the entry that says that all of
- * them are set: 8 bytes, for which no space is needed.  The next bitmap_narrow gives the
- * cell a cluster (bitmapstore.c), which still has the marks of regions that are awake.  If
- * there is no space for one, the cell keeps that entry until there is.
+ * If a table entry says that a cell has no bits, a mark is the entry that says that all
+ * of them are set: 8 bytes, for which no space is needed.  The next bitmap_narrow gives
+ * the cell a cluster (bitmapstore.c), which still has the marks of regions that are
+ * awake.  If there is no space for one, the cell keeps that entry until there is.
  *
- * Requests that wait for marks share one write, or if it is several, one sync: the first to
- * come is the leader, and marks what all of them want, while others queue.  For writers in
- * order it marks ahead, as many regions as are awake in a row before theirs, up to AHEAD.
- * bitmap_narrow is a leader, too, so regions do not wake up meanwhile.
+ * Requests that wait for marks share one write, or if it is several, one sync: the first
+ * to come is the leader, and marks what all of them want, while others queue.  For
+ * writers in order it marks ahead, as many regions as are awake in a row before theirs,
+ * up to AHEAD.  bitmap_narrow is a leader, too, so regions do not wake up meanwhile.
  *
  * If a mark fails, so do the requests that need it.  The file may have it or not, so its
  * region is asleep.  That is all for want of space; after any other failure, R9.
  *
- * Memory: beside that of bitmap.c, at most the same again, but only where regions have been
- * awake: a byte for each, and it has 8 bits or more.  One cluster.
+ * Memory: beside that of bitmap.c, at most the same again, but only where regions have
+ * been awake: a byte for each, and it has 8 bits or more.  One cluster.
  *
- * Locks: `lock' of the bitmaps guards the queue; it is not held during I/O.  Only the leader
- * uses what is said to be its own, among it the tables of the bitmaps, and it alone wakes
- * regions and lets them sleep.  States are atomic.
+ * Locks: `lock' of the bitmaps guards the queue; it is not held during I/O.  Only the
+ * leader uses what is said to be its own, among it the tables of the bitmaps, and it
+ * alone wakes regions and lets them sleep.  States are atomic.
  */
 
 #include <config.h>
@@ -71,8 +72,10 @@
 #include "format/format.h"
 #include "request/bitmap-impl.h"
 
-#define REGION_BITS 22          /* log2 of guest bytes; less, if that is more than a cell */
-#define LEAST_BITS 3            /* log2 of pieces: more guest bytes, if those are larger */
+#define REGION_BITS 22          /* log2 of guest bytes; less, if that is more than a
+                                   cell */
+#define LEAST_BITS 3            /* log2 of pieces: more guest bytes, if those are
+                                   larger */
 #define AHEAD 16                /* regions */
 /* So much of a cell is written at once: bytes. */
 #define BLOCK UINT64_C (4096)
@@ -436,7 +439,8 @@ write_mark (struct bitmaps *bs, const struct place *p, bool durable)
     : bitmapstore_failed (bs);
 }
 
-/* One write can be durable by itself: then nothing has to wait for the data of clients. */
+/* One write can be durable by itself: then nothing has to wait for the data of
+ * clients. */
 static int
 write_marks (struct bitmaps *bs)
 {
@@ -635,7 +639,8 @@ end_closing (struct bitmaps *bs, struct bitmap *b, uint64_t region)
   change_state (b, region, CLOSING, ASLEEP);
 }
 
-/* Requests that set bits are in a section for a moment, in which they wait for nothing. */
+/* Requests that set bits are in a section for a moment, in which they wait for
+ * nothing. */
 static void
 wait_for_setters (struct bitmaps *bs)
 {

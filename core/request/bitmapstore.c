@@ -5,9 +5,9 @@
  *   write bits; a checkpoint makes them durable, and the refcounts of new clusters (R1)
  *   write the table entries that point to new clusters, sync
  *
- * Everything is written in place.  A change of a table entry is 8 bytes, so a crash leaves
- * each one old or new.  The first step can be undone.  After a later failure the new
- * clusters belong to the bitmap, and the next attempt continues from there.
+ * Everything is written in place.  A change of a table entry is 8 bytes, so a crash
+ * leaves each one old or new.  The first step can be undone.  After a later failure the
+ * new clusters belong to the bitmap, and the next attempt continues from there.
  *
  * Without a log, a cell of the file gets what was recorded in addition to what it has;
  * nothing changes the disk meanwhile, and the bitmap is not trusted.  With one, memory
@@ -30,8 +30,8 @@
  * these entries, and the file may be fragmented. */
 #define MAX_GIVEN 4096
 
-/* (A failed read or write of bits is not such a case: without a log bits are invalid until
- * the bitmap is settled, with one the file has too many in any case.) */
+/* (A failed read or write of bits is not such a case: without a log bits are invalid
+ * until the bitmap is settled, with one the file has too many in any case.) */
 int
 bitmapstore_sync (struct bitmaps *bs)
 {

@@ -41,8 +41,8 @@
  * be made durable.  While there is no space it tries again at each tick, too: nothing
  * tells it that there is some again.  Only its messages become rare.
  *
- * Locks: `lock' guards the fields that decide whose turn it is, and those of the timer; it
- * is not held while a checkpoint runs.  Only the thread that set `running' executes
+ * Locks: `lock' guards the fields that decide whose turn it is, and those of the timer;
+ * it is not held while a checkpoint runs.  Only the thread that set `running' executes
  * run ().
  */
 
@@ -87,7 +87,8 @@ struct checkpoint {
   uint64_t interval_ms;         /* constant, as the next two */
   void (*after) (void *opaque);
   void *opaque;
-  pthread_t timer;              /* if ticking; only the caller of start and stop uses it */
+  pthread_t timer;              /* if ticking; only the caller of start and stop uses
+                                   it */
   pthread_cond_t tick;          /* its clock is CLOCK_MONOTONIC */
   bool ticking;                 /* guarded by lock */
 

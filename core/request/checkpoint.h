@@ -31,7 +31,8 @@ struct checkpoint_options {
   struct l2 *l2;
   struct alloc *alloc;
   struct refcounts *refcounts;
-  struct discards *discards;    /* discarded clusters of the external data file, or NULL */
+  struct discards *discards;    /* discarded clusters of the external data file, or
+                                   NULL */
   uint64_t dirty_limit;         /* bytes of changed slices beyond which
                                    checkpoint_relieve runs a checkpoint */
   uint64_t interval_ms;         /* see checkpoint_start_timer; 0: never */

@@ -87,8 +87,8 @@ copyup_free (struct copyup *f)
 /* Who wants something to be stored. */
 struct wish {
   const struct view *v;
-  const struct places *over;    /* the layers over which the image comes to lie; NULL: none,
-                                   or the same ones */
+  const struct places *over;    /* the layers over which the image comes to lie; NULL:
+                                   none, or the same ones */
 };
 
 /* A view of the disk as if the top image were empty. */

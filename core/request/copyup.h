@@ -27,7 +27,8 @@ extern int copyup_read (const struct view *, void *buf, uint64_t count,
  * layers. */
 struct copyup_store {
   const struct places *over;    /* those; NULL: none */
-  void *buf;                    /* COPYUP_STORE_PIECE bytes, or a cluster if that is larger */
+  void *buf;                    /* COPYUP_STORE_PIECE bytes, or a cluster if that is
+                                   larger */
   uint64_t at;                  /* everything before this is done; a guest offset */
   uint64_t copied;              /* bytes that were stored */
   bool reads;                   /* an error was one of reading */
@@ -35,8 +36,8 @@ struct copyup_store {
 #define COPYUP_STORE_PIECE (UINT64_C (512) << 10)
 
 /* Does the beginning of [S->at, END), and changes S: a piece, or what need not be stored.
- * END is a multiple of the unit, or the end of the disk; so is S->at.  Requests of clients
- * may run.  Returns 1 if something was stored, 0 if not, or -1 (reported). */
+ * END is a multiple of the unit, or the end of the disk; so is S->at.  Requests of
+ * clients may run.  Returns 1 if something was stored, 0 if not, or -1 (reported). */
 extern int copyup_store (const struct view *, struct copyup_store *, uint64_t end);
 
 #endif /* QCOW2_COPYUP_H */

@@ -302,8 +302,8 @@ write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
   return 0;
 }
 
-/* Does the external data file have a hole there?  (One whose server was just restarted may
- * have lost it by the time of the write.) */
+/* Does the external data file have a hole there?  (One whose server was just restarted
+ * may have lost it by the time of the write.) */
 static bool
 is_hole (struct cow *c, uint64_t host, uint64_t len)
 {

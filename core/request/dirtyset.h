@@ -24,8 +24,8 @@ extern uint64_t dirtyset_bytes (uint64_t bits);
 extern void dirtyset_mark (struct dirtyset *, uint64_t word, uint64_t value);
 
 /* Is the guest byte at OFFSET in a marked piece?  *LEN, in bytes and > 0: on entry, how
- * far to look; on return, for how many bytes from OFFSET on the answer is the same.  Others
- * may record meanwhile. */
+ * far to look; on return, for how many bytes from OFFSET on the answer is the same.
+ * Others may record meanwhile. */
 extern bool dirtyset_find (const struct dirtyset *, uint64_t offset,
                            uint64_t *len);
 
@@ -34,8 +34,8 @@ extern bool dirtyset_find (const struct dirtyset *, uint64_t offset,
 /* Marks the pieces of this range.  What is beyond the last piece is ignored.  Any thread,
  * while others record and take. */
 extern void dirtyset_record (struct dirtyset *, uint64_t offset, uint64_t count);
-/* Moves all marks from FROM, in which others record, to INTO, a set of the same shape that
- * only the caller uses.  Marks that are made meanwhile may stay. */
+/* Moves all marks from FROM, in which others record, to INTO, a set of the same shape
+ * that only the caller uses.  Marks that are made meanwhile may stay. */
 extern void dirtyset_take (struct dirtyset *from, struct dirtyset *into);
 /* The number of marked pieces.  Any thread; it may change meanwhile. */
 extern uint64_t dirtyset_count (const struct dirtyset *);

@@ -59,7 +59,8 @@ extern int request_reads_zero (const struct view *, uint64_t offset,
 /* --- writing.c --- */
 
 /* Writes data, including zeros; but with a compressor, whole clusters of zeros that the
- * view already shows stay as they are.  FUA: as for request_write.  Returns 1, 0 or -1. */
+ * view already shows stay as they are.  FUA: as for request_write.  Returns 1, 0 or
+ * -1. */
 extern int write_data (const struct view *, const void *buf, uint64_t count,
                        uint64_t offset, bool fua);
 /* Writes zeros where the range does not read as zeros already.  Returns 1, 0 or -1. */

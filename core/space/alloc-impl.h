@@ -153,8 +153,8 @@ extern void alloc_add_idle (struct alloc *, uint64_t first, uint64_t n,
  * one will find them. */
 extern void alloc_forget (struct alloc *, uint64_t first, uint64_t end,
                           uint64_t clusters);
-/* Finds the first part of [from, to) that is idle, or held, though its count is 0.  If there
- * is none, *FIRST is TO, and *LEN 0. */
+/* Finds the first part of [from, to) that is idle, or held, though its count is 0.  If
+ * there is none, *FIRST is TO, and *LEN 0. */
 extern void alloc_next_known (struct alloc *, uint64_t from, uint64_t to,
                               uint64_t *first, uint64_t *len);
 /* To be called after runs or items have been added or removed: updates the memory that is

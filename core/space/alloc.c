@@ -15,8 +15,8 @@
  *   a crash leaks), and the file is extended.  Those from `fresh' on have never been used
  *   and read as zeros: because they lie past the old end of the file (those before it, if
  *   there are any, were written before a crash and never counted), or because storage of
- *   a fixed size has zeros there or could zero the batch at once.  Below settled_end, this
- *   and their counts are durable.  The reserve is never longer than one and a half
+ *   a fixed size has zeros there or could zero the batch at once.  Below settled_end,
+ *   this and their counts are durable.  The reserve is never longer than one and a half
  *   batches, nor is what a crash leaks of it.
  * - Idle: clusters whose count is 0 in memory.  A scan of the refcounts finds those that
  *   are not known (allocidle.c).

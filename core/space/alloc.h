@@ -37,8 +37,8 @@
  * A crash leaks what is reserved, written or freed, and what is counted ahead
  * (alloc_top_up): counts in the file are too high, never too low.  The next start gives
  * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
- * the counts: what it takes is published, and what it frees is free, with one switch.  The
- * allocator of the next generation is told of the latter (alloc_hold_freed): they are
+ * the counts: what it takes is published, and what it frees is free, with one switch.
+ * The allocator of the next generation is told of the latter (alloc_hold_freed): they are
  * deferred there, or punched at once if no client writes.
  */
 
@@ -79,8 +79,8 @@ struct alloc_stats {
  * longer than an allocator. */
 struct alloc_threshold {
   _Atomic uint64_t bytes;       /* 0: none is set */
-  _Atomic uint64_t reached;     /* beyond BYTES: where the last cluster ended then; else it
-                                   is not, or is what an earlier threshold left */
+  _Atomic uint64_t reached;     /* beyond BYTES: where the last cluster ended then; else
+                                   it is not, or is what an earlier threshold left */
 };
 
 struct alloc_options {
@@ -89,7 +89,8 @@ struct alloc_options {
                                    which may use an eighth of the image's share, and at
                                    least ALLOC_LEAST_IDLE bytes; NULL: no limit */
   bool leaks_last;              /* what a crash leaks is not given back by the next start:
-                                   so little is taken ahead, and counts are written soon */
+                                   so little is taken ahead, and counts are written
+                                   soon */
   uint64_t watermark;           /* bytes: reports, once for each size of the device, that
                                    less is left below its end; 0: never */
   struct alloc_threshold *threshold;    /* NULL: none */
@@ -154,9 +155,9 @@ extern uint64_t alloc_deferred (struct alloc *);
  * later, it is false, unless more was freed meanwhile. */
 extern bool alloc_wants_release (struct alloc *);
 
-/* Nothing was allocated yet.  A change of the whole disk, which is durable, has freed these
- * clusters (their counts are 0).  Requests that began before this call may still use them:
- * until those have ended, they wait like others. */
+/* Nothing was allocated yet.  A change of the whole disk, which is durable, has freed
+ * these clusters (their counts are 0).  Requests that began before this call may still
+ * use them: until those have ended, they wait like others. */
 extern void alloc_hold_freed (struct alloc *, uint64_t first, uint64_t n);
 /* Such a change needs no more of the file than BYTES: see alloc_trim_file. */
 extern void alloc_need_only (struct alloc *, uint64_t bytes);
@@ -168,8 +169,8 @@ extern void alloc_need_only (struct alloc *, uint64_t bytes);
  * changed L2 slices. */
 struct alloc_frees;
 extern struct alloc_frees *alloc_take_frees (struct alloc *);
-/* The checkpoint has collected changed L2 slices.  They may lack pointers to runs that were
- * handed over meanwhile, and that the next checkpoint will take. */
+/* The checkpoint has collected changed L2 slices.  They may lack pointers to runs that
+ * were handed over meanwhile, and that the next checkpoint will take. */
 extern void alloc_expose_frees (struct alloc *);
 /* If OK, the removal of the pointers is durable; otherwise the runs wait for the next
  * checkpoint.  Returns -1 if the refcounts are corrupt (EUCLEAN) or cannot be read; those
@@ -196,8 +197,8 @@ extern int alloc_reap_some (struct alloc *);
  * calls refcount_write and syncs, and calls alloc_trim_file to cut off what was added to
  * the file for the reserve. */
 extern int alloc_give_back (struct alloc *);
-/* The file stays at least as long as it was at alloc_open (or alloc_need_only has said), and
- * keeps all clusters that are in use or waiting. */
+/* The file stays at least as long as it was at alloc_open (or alloc_need_only has said),
+ * and keeps all clusters that are in use or waiting. */
 extern int alloc_trim_file (struct alloc *);
 /* After that, another process may have written to clusters that are free, and past the
  * end of the file: forgets which of them contain zeros. */

@@ -2,10 +2,11 @@
  *
  * When may freed clusters be used again?
  *
- * See the life of a cluster in alloc.h.  Freed runs are pending (in memory no entry points
- * to them), taken by a checkpoint, waiting (for requests that began before), and being
- * reaped: the thread that punches them, without a lock, has taken them out of the list, so
- * no other thread sees them.  From waiting on, the set `held' hides them from the scan.
+ * See the life of a cluster in alloc.h.  Freed runs are pending (in memory no entry
+ * points to them), taken by a checkpoint, waiting (for requests that began before), and
+ * being reaped: the thread that punches them, without a lock, has taken them out of the
+ * list, so no other thread sees them.  From waiting on, the set `held' hides them from
+ * the scan.
  *
  * Only alloc_free_begin depends on memory: from then on, each run has its list item.  If
  * only parts of a run become free, it may need more items.  Clusters for which there is
@@ -15,12 +16,12 @@
  * everything that other requests free, and a change of the disk can free any number of
  * runs at once.
  *
- * When its time has come, the crowd is swept: its range is searched for free clusters that
- * no set contains, a portion at a time.  Those of a portion are put into held while they
- * are punched, so no other thread finds them, in the crowd or in the scan.  Then they are
- * idle.  (Clusters in that range that were free all the time, and not known, get holes as
- * well.)  A cluster that joins the crowd meanwhile may lie before the point that the
- * sweep has reached, which therefore goes back there, after the grace period of that
+ * When its time has come, the crowd is swept: its range is searched for free clusters
+ * that no set contains, a portion at a time.  Those of a portion are put into held while
+ * they are punched, so no other thread finds them, in the crowd or in the scan.  Then
+ * they are idle.  (Clusters in that range that were free all the time, and not known, get
+ * holes as well.)  A cluster that joins the crowd meanwhile may lie before the point that
+ * the sweep has reached, which therefore goes back there, after the grace period of that
  * cluster.
  *
  * Locks: the allocator's lock.
@@ -39,11 +40,11 @@
 #include "space/alloc-impl.h"
 
 /* A crash leaks clusters whose pointers are gone from the file while their counts are not
- * yet lower there: those that the last checkpoint released, those that were freed while it
- * collected what it writes, and during a checkpoint those that it has taken.  So a
- * checkpoint is worthwhile, for the pointers or for the counts, when all that was freed and
- * is not in the file is more than this many bytes.  (It does not help clusters that wait
- * for their grace period; a crash does not leak these.) */
+ * yet lower there: those that the last checkpoint released, those that were freed while
+ * it collected what it writes, and during a checkpoint those that it has taken.  So a
+ * checkpoint is worthwhile, for the pointers or for the counts, when all that was freed
+ * and is not in the file is more than this many bytes.  (It does not help clusters that
+ * wait for their grace period; a crash does not leak these.) */
 #define DEFERRED_LIMIT (UINT64_C (128) << 20)
 /* If leaks last, counts are written as soon as this many bytes would leak at any time. */
 #define DEFERRED_LASTING (UINT64_C (512) << 10)
@@ -459,9 +460,9 @@ struct portion {
   unsigned count;
 };
 
-/* Some of [first, end), which is free, is not known: adds that to the portion and to held.
- * Returns where it ended, or UINT64_MAX if there is no memory.  The caller holds the
- * lock. */
+/* Some of [first, end), which is free, is not known: adds that to the portion and to
+ * held.  Returns where it ended, or UINT64_MAX if there is no memory.  The caller holds
+ * the lock. */
 static uint64_t
 take_unknown (struct alloc *a, struct portion *p, uint64_t first, uint64_t end)
 {

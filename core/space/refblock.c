@@ -78,9 +78,9 @@ refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to, int by)
 /* Words of eight bytes that are looked at in one step. */
 #define LONG 64
 
-/* Is one of the counts in N words 0?  In any order of bytes: subtracting 1 borrows from the
- * highest bit of a count, where it was not set, only if the count, or one before it in the
- * word, is 0.  (No branches, so that the compiler uses vectors.) */
+/* Is one of the counts in N words 0?  In any order of bytes: subtracting 1 borrows from
+ * the highest bit of a count, where it was not set, only if the count, or one before it
+ * in the word, is 0.  (No branches, so that the compiler uses vectors.) */
 static inline bool
 has_zero (const unsigned char *p, unsigned n, unsigned order)
 {

@@ -64,8 +64,8 @@ refblock_get (const void *raw, unsigned order, uint64_t i)
 
 extern void refblock_set (void *raw, unsigned order, uint64_t i,
                           uint64_t value);
-/* Changes the counts of [from, to) by BY, +1 or -1, up to the first one that is 0 or would
- * become too large.  Returns its index, or TO. */
+/* Changes the counts of [from, to) by BY, +1 or -1, up to the first one that is 0 or
+ * would become too large.  Returns its index, or TO. */
 extern uint64_t refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to,
                                 int by);
 /* The first index in [from, to) whose count is 0, or TO if there is none. */

@@ -10,8 +10,8 @@
  * The whole table is in memory (8 MiB at most); blocks are cached as they are in the file
  * (refblock.c).  Counts change in memory only: refgrow.c makes more clusters countable,
  * and refwrite.c writes the changes to the file.  The callers
- * see to it that no count is ever too low (the life of a cluster, alloc.h), so a block may
- * be written at any time.
+ * see to it that no count is ever too low (the life of a cluster, alloc.h), so a block
+ * may be written at any time.
  *
  * The contents of the file are not trusted: before a block is read, its table entry is
  * checked for alignment, for the end of the file, for two entries that name the same

@@ -10,8 +10,8 @@
 #include "storage/storage.h"
 
 /* Changes from the locks of role FROM, which FD holds, to those of role TO.  Returns 0,
- * or -1 with errno set (EBUSY: another program is in the way; EDEADLK: this one is) and the error reported; FD
- * then still holds the locks of FROM. */
+ * or -1 with errno set (EBUSY: another program is in the way; EDEADLK: this one is) and
+ * the error reported; FD then still holds the locks of FROM. */
 extern int hostlock_change (int fd, const char *path, enum storage_lock from,
                             enum storage_lock to);
 

@@ -185,9 +185,9 @@ check_same (const struct hostfile *f, int fd)
   return -1;
 }
 
-/* The new descriptor has the same locks, before it takes the place of the old one.  That one
- * gives up its own: as long as a thread reads with it, it stays open, and would be another
- * program to a writer's lock. */
+/* The new descriptor has the same locks, before it takes the place of the old one.  That
+ * one gives up its own: as long as a thread reads with it, it stays open, and would be
+ * another program to a writer's lock. */
 static int
 become_writable (struct storage *s)
 {

@@ -110,9 +110,9 @@ hostfile_allocated (const struct storage *s)
 }
 
 /* To find the end of data takes some hosts as long as there is data (tmpfs looks at each
- * page): so all that was found is kept for the next questions.  If threads mix two answers,
- * or a hole is punched in the meantime, holes count as data for a while; data is never
- * wrong. */
+ * page): so all that was found is kept for the next questions.  If threads mix two
+ * answers, or a hole is punched in the meantime, holes count as data for a while; data is
+ * never wrong. */
 void
 hostfile_parts (struct storage *s, uint64_t offset, uint64_t count,
                 struct storage_parts *parts)

@@ -86,7 +86,8 @@ struct nbdlink {
 
 /* --- the socket --- */
 
-/* Waits at most TIMEOUT_MS for something to do, and does it.  For one thread at a time. */
+/* Waits at most TIMEOUT_MS for something to do, and does it.  For one thread at a
+ * time. */
 static void
 poll_once (struct nbdlink *l, int timeout_ms)
 {

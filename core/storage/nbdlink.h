@@ -40,7 +40,8 @@ struct nbdlink_info {
 };
 
 /* Connects to URI, in at most TIMEOUT_MS.  NAME is what messages call it; it must outlive
- * the link.  Returns 0, or -1 with EIO or ENOMEM (reported; QUIET: as a debug message). */
+ * the link.  Returns 0, or -1 with EIO or ENOMEM (reported; QUIET: as a debug
+ * message). */
 extern int nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
                          const struct storage_link_options *, struct nbdlink **);
 /* When no request is in flight.  Waits for the server for a second at most.  NULL is

@@ -241,8 +241,8 @@ lose_changes (struct nbdpool *p)
   p->lost = true;
 }
 
-/* Is it of use for a request?  The first change after a flush must not be sent in vain: it
- * would be lost, and nothing else is.  (Reads are sent again.) */
+/* Is it of use for a request?  The first change after a flush must not be sent in vain:
+ * it would be lost, and nothing else is.  (Reads are sent again.) */
 static bool
 is_alive (const struct slot *slot, enum nbdpool_kind kind)
 {
@@ -295,9 +295,9 @@ give_up (struct nbdpool *p)
   return NULL;
 }
 
-/* The first connection is that to a server that was perhaps restarted.  Before anything is
- * read from it: has one of the others carried changes to the old server?  With the lock
- * held. */
+/* The first connection is that to a server that was perhaps restarted.  Before anything
+ * is read from it: has one of the others carried changes to the old server?  With the
+ * lock held. */
 static void
 find_losses (struct nbdpool *p)
 {
@@ -522,7 +522,8 @@ struct flush {
   struct nbdlink_call call;
 };
 
-/* Chooses the connections that must reply.  Without any, all changes have been flushed. */
+/* Chooses the connections that must reply.  Without any, all changes have been
+ * flushed. */
 static int
 choose_flushes (struct nbdpool *p, struct flush f[MAX_LINKS])
 {

@@ -36,8 +36,8 @@ enum nbdpool_kind {
   NBDPOOL_DISCARD,              /* the same, where zeros are not needed */
   NBDPOOL_STATUS,               /* which parts read as zeros */
   NBDPOOL_HOLES,                /* which parts are holes */
-  NBDPOOL_ZEROS,                /* which parts read as zeros, where zeros are relied on: like a change,
-                                   they last once a flush has followed */
+  NBDPOOL_ZEROS,                /* which parts read as zeros, where zeros are relied on:
+                                   like a change, they last once a flush has followed */
 };
 
 struct nbdpool_request {

@@ -11,8 +11,8 @@
  * interpretation of the text cannot lead to another server.  The user and the tls-...
  * parameters are secrets.
  *
- * Reading takes no memory: so whether two URIs are the same, or one may be used, is always
- * known.
+ * Reading takes no memory: so whether two URIs are the same, or one may be used, is
+ * always known.
  */
 
 #include <config.h>
@@ -42,8 +42,8 @@ static const struct scheme {
   { "nbd+vsock", "nbd+vsock", VSOCK }, { "nbds+vsock", "nbds+vsock", VSOCK },
 };
 
-/* All strings except TLS are decoded, and "" if the URI does not have the part.  TLS is as
- * in the URI. */
+/* All strings except TLS are decoded, and "" if the URI does not have the part.  TLS is
+ * as in the URI. */
 struct parts {
   const struct scheme *scheme;
   const char *user, *host, *port, *export, *socket, *tls;

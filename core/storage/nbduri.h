@@ -31,8 +31,8 @@ extern bool nbduri_has_secrets (const char *uri);
 /* Returns the valid URI with the secrets of FROM, in normal form.  NULL on ENOMEM. */
 extern char *nbduri_add_secrets (const char *uri, const char *from);
 
-/* Returns URI for another export (its plain name) of the same server, in normal form, with
- * secrets.  NULL on EINVAL or ENOMEM. */
+/* Returns URI for another export (its plain name) of the same server, in normal form,
+ * with secrets.  NULL on EINVAL or ENOMEM. */
 extern char *nbduri_with_export (const char *uri, const char *export);
 
 /* Do these valid URIs name the same export of the same server?  (Only names are

@@ -8,10 +8,10 @@
  * exist.  Then the directory is made durable.  No program ever sees half of the file, and
  * no existing file is changed.
  *
- * A file that is to be replaced is opened and locked from the beginning, and in the end it
- * must still be what the name means.  The new one gets its owner and mode, and another name,
- * under which it takes the place of the old one.  Who has opened the old one before would
- * get its locks now; so it becomes empty, unless it has other names.
+ * A file that is to be replaced is opened and locked from the beginning, and in the end
+ * it must still be what the name means.  The new one gets its owner and mode, and another
+ * name, under which it takes the place of the old one.  Who has opened the old one before
+ * would get its locks now; so it becomes empty, unless it has other names.
  *
  * If the filesystem does not support files without names (NFS, and some in user space),
  * or /proc is missing, the file has a random name in the same directory until it is

@@ -20,8 +20,9 @@ extern int newfile_check (const char *path);
  * options that are used are hooks and cache. */
 extern int newfile_begin (const char *path, const struct storage_options *,
                           struct newfile **);
-/* The same for a file that may exist, or be at the end of a symbolic link: newfile_publish
- * replaces it.  With the option `lock', it is locked as by a writer until newfile_end. */
+/* The same for a file that may exist, or be at the end of a symbolic link:
+ * newfile_publish replaces it.  With the option `lock', it is locked as by a writer until
+ * newfile_end. */
 extern int newfile_begin_over (const char *path, const struct storage_options *,
                                struct newfile **);
 /* The file to write to.  Belongs to the newfile. */

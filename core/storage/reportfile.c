@@ -25,12 +25,12 @@
  * file: the links in procfs that lead to open files do not contain the files' names.
  *
  * A file is replaced by renaming: the report is first written to another one, so a reader
- * never sees an incomplete one.  That has no name while it is written (O_TMPFILE), so that a
- * process that is killed leaves nothing behind; but where there are no such files, or none
- * can be named, it is written with a name.  After the old file has been moved away, it is
- * examined again, and if it must not be replaced it is put back: a file that gets this
- * name in the meantime is not lost.  A durable report's directory is synced in the end, so
- * that the name is durable, too.
+ * never sees an incomplete one.  That has no name while it is written (O_TMPFILE), so
+ * that a process that is killed leaves nothing behind; but where there are no such files,
+ * or none can be named, it is written with a name.  After the old file has been moved
+ * away, it is examined again, and if it must not be replaced it is put back: a file that
+ * gets this name in the meantime is not lost.  A durable report's directory is synced in
+ * the end, so that the name is durable, too.
  *
  * Reports are not images: they do not use hostfile.
  *
@@ -408,8 +408,8 @@ name_file (int fd, const char *name)
   return linkat (AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-/* Writes the report to FD, names it (NAME: NULL if it has a name), and closes it.  Returns
- * what PRINT returns; or 1 with errno if unnamed files cannot be named here. */
+/* Writes the report to FD, names it (NAME: NULL if it has a name), and closes it.
+ * Returns what PRINT returns; or 1 with errno if unnamed files cannot be named here. */
 static int
 write_to (int fd, const char *name, bool durable, int (*print) (FILE *, const void *),
           const void *opaque)
@@ -490,8 +490,8 @@ give_name (const struct report_kind *kind, const char *temporary, const char *na
   return -1;
 }
 
-/* Makes the names in a directory durable.  Some filesystems need no sync for that, and say
- * so with EINVAL. */
+/* Makes the names in a directory durable.  Some filesystems need no sync for that, and
+ * say so with EINVAL. */
 static int
 sync_directory (const char *directory)
 {

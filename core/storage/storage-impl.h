@@ -57,8 +57,8 @@ struct storage_ops {
    * to 0 if it knows nothing. */
   void (*parts) (struct storage *, uint64_t offset, uint64_t count,
                  struct storage_parts *);
-  /* The same: what does the server call holes?  -1: it does not say; reports nothing.  NULL:
-   * no caller tells it apart. */
+  /* The same: what does the server call holes?  -1: it does not say; reports nothing.
+   * NULL: no caller tells it apart. */
   int (*holes) (struct storage *, uint64_t offset, uint64_t count,
                 struct storage_parts *);
   /* As storage_find_zeros.  NULL: that is not known. */
@@ -71,8 +71,8 @@ struct storage_ops {
   /* The other storage has the same ops. */
   bool (*same) (const struct storage *, const struct storage *);
   uint64_t (*allocated) (const struct storage *);
-  /* Reports errors.  NULL: there are no locks.  (Those of NBD: readers get no guarantee, and
-   * writers have said that they want none, see why_readonly.) */
+  /* Reports errors.  NULL: there are no locks.  (Those of NBD: readers get no guarantee,
+   * and writers have said that they want none, see why_readonly.) */
   int (*lock) (struct storage *, enum storage_lock role);
   /* As storage_become_writable.  Reports errors. */
   int (*become_writable) (struct storage *);
@@ -90,8 +90,10 @@ struct storage {
   /* Atomics.  Each transfer looks at some of them, so those that transfers change are
    * written only if their value differs: threads share the cache line. */
   _Atomic uint64_t size;
-  atomic_bool writable;         /* storage_become_writable sets it, others read meanwhile */
-  _Atomic (const char *) why_readonly;  /* the same; NULL: the file is just not writable */
+  atomic_bool writable;         /* storage_become_writable sets it, others read
+                                   meanwhile */
+  _Atomic (const char *) why_readonly;  /* the same; NULL: the file is just not
+                                           writable */
   atomic_bool no_punch, no_zero, no_zero_at_once, no_allocate;     /* not supported */
   _Atomic uint64_t syncs;       /* number of syncs that have begun */
   _Atomic uint64_t awaited;     /* number of the sync that covers the last change */

@@ -16,8 +16,8 @@
  * quota (EDQUOT), or the maximum size of a file for this process or filesystem (EFBIG).
  * Messages name the true reason.  (EFBIG comes with a signal: see plugin.c.)
  *
- * Callers never get ESHUTDOWN, which CephFS has for a host that it shuts out: requests that
- * are given up end with it (disk/serve.c).
+ * Callers never get ESHUTDOWN, which CephFS has for a host that it shuts out: requests
+ * that are given up end with it (disk/serve.c).
  *
  * A write that was reported as done may be lost later, and another operation than a sync
  * may be the first to learn of it.  Such an error is kept in `lost', and every later
@@ -105,7 +105,8 @@ storage_hook (struct storage *s, enum storage_op op)
 
 /* Call it when a change has ended that is not durable yet.  The next sync to begin covers
  * it.  (If one begins between the two lines, that sync covers the change, too, and has
- * the number that is noted.)  Only the first change after a sync began writes anything. */
+ * the number that is noted.)  Only the first change after a sync began writes
+ *                             anything. */
 static void
 changed (struct storage *s)
 {
@@ -625,8 +626,8 @@ go_on (struct storage_holes *known, const struct storage *s, uint64_t offset)
 }
 
 /* An answer of which not all could be kept is followed by questions about less: of many
- * small parts, the server should not look for all each time.  WHAT: holes are what the server
- * calls so; only then it can fail (not reported). */
+ * small parts, the server should not look for all each time.  WHAT: holes are what the
+ * server calls so; only then it can fail (not reported). */
 static int
 ask_ahead (struct storage *s, struct storage_holes *known, uint64_t offset,
            uint64_t count, bool what)

@@ -70,8 +70,8 @@ struct storage_link_options {
    * storage_link_alone_ms. */
   bool (*client_waits) (void);
   bool only_read;               /* nothing would be lost then (set by nbdfile.c) */
-  /* NBD URIs in normal form, with the secrets (user, keys), if any, that are used for them
-   * and for what is below them.  Names elsewhere have none. */
+  /* NBD URIs in normal form, with the secrets (user, keys), if any, that are used for
+   * them and for what is below them.  Names elsewhere have none. */
   const char *const *secrets;
   size_t nr_secrets;
 };
@@ -188,8 +188,8 @@ extern int storage_sync (struct storage *);
 /* The same, if anything was changed since the last successful sync.  Returns 1 if a sync
  * was needed, 0 if not. */
 extern int storage_sync_changes (struct storage *);
-/* From now on, reads return what is stored durably, and not what a cache kept of writes that
- * have failed.  For images that are not being changed. */
+/* From now on, reads return what is stored durably, and not what a cache kept of writes
+ * that have failed.  For images that are not being changed. */
 extern void storage_forget_cache (struct storage *);
 /* Was anything changed since then? */
 extern bool storage_has_changes (const struct storage *);
@@ -204,8 +204,9 @@ extern int storage_discard (struct storage *, uint64_t offset, uint64_t count);
  * without freeing its space (ENOSPC: it reads as zeros, but may lack space).  Returns the
  * same as storage_punch. */
 extern int storage_zero (struct storage *, uint64_t offset, uint64_t count);
-/* Makes the range, which must be within the file, read as zeros, in one of these ways (FREES:
- * the first one), or if the host cannot do it, by writing them.  Returns 0, or -1. */
+/* Makes the range, which must be within the file, read as zeros, in one of these ways
+ * (FREES: the first one), or if the host cannot do it, by writing them.  Returns 0, or
+ * -1. */
 extern int storage_make_zeros (struct storage *, bool frees, uint64_t offset,
                                uint64_t count);
 
@@ -231,14 +232,14 @@ extern int storage_truncate (struct storage *, uint64_t size);
 
 /* Makes the file at least SIZE bytes long, and makes sure that writes to COUNT bytes at
  * OFFSET will find space.  Returns 0 or -1.  ENOSPC (also for a limit, a quota or the end
- * of a device) is not reported: the caller may try a smaller size, and at last ask for the
- * size (storage_size_now). */
+ * of a device) is not reported: the caller may try a smaller size, and at last ask for
+ * the size (storage_size_now). */
 extern int storage_extend (struct storage *, uint64_t size, uint64_t offset,
                            uint64_t count);
 
 /* Is there a hole at OFFSET, and for how many bytes is that true (or false)?  *LEN: on
- * entry, the largest length of interest (> 0); on return, > 0.  If the host does not know,
- * there is none. */
+ * entry, the largest length of interest (> 0); on return, > 0.  If the host does not
+ * know, there is none. */
 extern bool storage_hole (struct storage *, uint64_t offset, uint64_t *len);
 
 /* Consecutive parts of a storage: holes and others, in turn. */
@@ -280,8 +281,8 @@ extern void storage_write_back (struct storage *, uint64_t offset,
                                 uint64_t count);
 
 /* Closes connections to a server until the next operation needs one: the server may admit
- * only one client.  Waits until operations in progress do not need them.  What was written
- * through them is flushed first; if that fails, the next sync does. */
+ * only one client.  Waits until operations in progress do not need them.  What was
+ * written through them is flushed first; if that fails, the next sync does. */
 extern void storage_disconnect (struct storage *);
 
 /* Takes, changes or releases the QEMU-compatible image locks (see hostlock.h).  On

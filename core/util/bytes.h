@@ -105,7 +105,8 @@ max64 (uint64_t a, uint64_t b)
   return a > b ? a : b;
 }
 
-/* Bits FIRST to LAST of an array of words: those that are in this word; at least one is. */
+/* Bits FIRST to LAST of an array of words: those that are in this word; at least one
+ * is. */
 static inline uint64_t
 word_mask (uint64_t word, uint64_t first, uint64_t last)
 {

@@ -7,9 +7,10 @@
  * several slots, each on a cache line of its own: the low bits of a slot.  Its other bits
  * count calls of epoch_leave_counting.)
  *
- * Most slots belong to one thread, which alone changes them: it loads and stores, and only
- * the store of enter has to be ordered before what follows.  Threads for which there is
- * none left share the others, and change them with one access that both reads and writes.
+ * Most slots belong to one thread, which alone changes them: it loads and stores, and
+ * only the store of enter has to be ordered before what follows.  Threads for which there
+ * is none left share the others, and change them with one access that both reads and
+ * writes.
  *
  *   enter  read the epoch e, increment the counter of parity e & 1, read the epoch
  *          again.  If it is still e, the section belongs to epoch e; otherwise decrement
@@ -21,7 +22,8 @@
  *
  * A stamp s has passed when the epoch is s+2 or more.  Why that is safe:
  *
- * (1) All accesses but those that leave are sequentially consistent: there is one order of
+ * (1) All accesses but those that leave are sequentially consistent: there is one order
+ * of
  *     all of them.  (To leave is a release: a thread that sees that a section has ended
  *     comes after all that was done in it.)  The epoch never decreases, and 64 bits do
  *     not wrap around.

@@ -34,8 +34,8 @@ extern struct epoch_section epoch_hold (struct epoch *);
 extern void epoch_leave_counting (struct epoch *, struct epoch_section);
 extern uint64_t epoch_counted (struct epoch *);
 
-/* A number of the calling thread, from 0 to EPOCH_THREADS - 1, which stays the same.  *ALONE:
- * no other thread has it now.  (One that ended before may have had it.) */
+/* A number of the calling thread, from 0 to EPOCH_THREADS - 1, which stays the same.
+ * *ALONE: no other thread has it now.  (One that ended before may have had it.) */
 #define EPOCH_THREADS 64
 extern unsigned epoch_thread (bool *alone);
 

@@ -11,8 +11,8 @@
  * A program that turns the string into bytes again, as Python's os.fsencode does, always
  * gets those of the path.
  *
- * jansson's integers are signed.  Larger numbers become the nearest floating-point number,
- * as which many programs read all numbers.
+ * jansson's integers are signed.  Larger numbers become the nearest floating-point
+ * number, as which many programs read all numbers.
  *
  * Locks: none.
  */

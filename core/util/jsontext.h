@@ -37,17 +37,17 @@ extern json_t *jsontext_add_members (json_t *object, const struct json_member *)
  * ARRAY, which then owns VALUE, or NULL on ENOMEM. */
 extern json_t *jsontext_append (json_t *array, json_t *value);
 
-/* Writes DOCUMENT, indented by 2, and a newline, to FP, and frees it.  Returns 0; or -1 with
- * errno, also if DOCUMENT is NULL. */
+/* Writes DOCUMENT, indented by 2, and a newline, to FP, and frees it.  Returns 0; or -1
+ * with errno, also if DOCUMENT is NULL. */
 extern int jsontext_write (json_t *document, FILE *fp);
 /* The same, with another indentation. */
 extern int jsontext_print (json_t *document, unsigned indent, FILE *fp);
 
-/* The document that jsontext_write has written, or another one in JSON.  NULL: it is none, or
- * there was no memory; not reported. */
+/* The document that jsontext_write has written, or another one in JSON.  NULL: it is
+ * none, or there was no memory; not reported. */
 extern json_t *jsontext_read (const char *text, size_t len);
-/* JSON in which strings may be in single quotes, too, as QEMU's parser takes it.  NULL: it is
- * none, and *WHY says why, unless WHY is NULL; not reported. */
+/* JSON in which strings may be in single quotes, too, as QEMU's parser takes it.  NULL:
+ * it is none, and *WHY says why, unless WHY is NULL; not reported. */
 extern json_t *jsontext_read_as_qemu (const char *text, json_error_t *why);
 /* A member that is a string, as it is in the document; "" if there is none. */
 extern const char *jsontext_text (const json_t *object, const char *key);

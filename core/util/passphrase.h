@@ -8,9 +8,9 @@
 
 #include <stdbool.h>
 
-/* Either DATA, or what the FILE of that name contains; the other one is NULL.  BASE64: it is
- * encoded.  WHAT: how messages call the object.  The caller frees it with passphrase_free.
- * NULL: reported. */
+/* Either DATA, or what the FILE of that name contains; the other one is NULL.  BASE64: it
+ * is encoded.  WHAT: how messages call the object.  The caller frees it with
+ * passphrase_free.  NULL: reported. */
 extern char *passphrase_read (const char *what, const char *data, const char *file,
                               bool base64);
 /* Wipes it.  Accepts NULL. */

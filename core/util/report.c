@@ -4,8 +4,8 @@
  *
  * Names of files, and much else that messages contain, come from outside, and may
  * contain control characters that would move the cursor of a terminal or forge a line of
- * a log.  So what is not to be shown (utf8.c) is escaped here, for all callers, and an error
- * is one line.
+ * a log.  So what is not to be shown (utf8.c) is escaped here, for all callers, and an
+ * error is one line.
  *
  * Locks: none; silence, kept errors and taken messages belong to a thread.
  */

@@ -37,8 +37,8 @@ extern bool report_traces (enum report_trace);
       report_debug (__VA_ARGS__);                               \
   } while (0)
 
-/* What happens to an image.  Neither silenced nor kept; so each of these is rare, whatever
- * clients and images do. */
+/* What happens to an image.  Neither silenced nor kept; so each of these is rare,
+ * whatever clients and images do. */
 enum report_event {
   /* Errors, which report_event reports, too. */
   EVENT_CORRUPT, EVENT_FAILED,
@@ -53,8 +53,8 @@ enum report_event {
 extern void report_event (enum report_event, const char *path, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 3, 4)));
 
-/* Each front end provides this, too: its log of events, if it has one, gets this.  TEXT is
- * not escaped.  False: it has none, or leaves this out. */
+/* Each front end provides this, too: its log of events, if it has one, gets this.  TEXT
+ * is not escaped.  False: it has none, or leaves this out. */
 extern bool report_log (enum report_event, const char *path, const char *text);
 
 /* The same, if this thread has reported anything since it last called this.  nbdkit 1.42
@@ -64,7 +64,8 @@ extern bool report_log (enum report_event, const char *path, const char *text);
 extern void report_last (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
-/* The same as report_error, with a text that clients may have: nothing needs to follow it. */
+/* The same as report_error, with a text that clients may have: nothing needs to follow
+ * it. */
 extern void report_public (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
@@ -84,9 +85,9 @@ extern bool report_silence (bool silent);
 extern void report_keep (void);
 extern void report_end_keeping (bool tell);
 
-/* For a caller that learns later whether the errors matter, maybe in another thread: takes
- * what this thread has kept (NULL: nothing); report_taken reports it, or does not (TELL),
- * and frees it. */
+/* For a caller that learns later whether the errors matter, maybe in another thread:
+ * takes what this thread has kept (NULL: nothing); report_taken reports it, or does not
+ * (TELL), and frees it. */
 extern char *report_take_kept (void);
 extern void report_taken (char *taken, bool tell);
 

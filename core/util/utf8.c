@@ -2,8 +2,8 @@
  *
  * Which characters may a message, a table or a picture show as they are?
  *
- * Names come from outside.  What cannot be seen, or rearranges other text, can forge a line,
- * control a terminal, or make one name look like another.
+ * Names come from outside.  What cannot be seen, or rearranges other text, can forge a
+ * line, control a terminal, or make one name look like another.
  *
  * Locks: none.
  */
@@ -24,8 +24,8 @@ utf8_code (const char *text, unsigned n)
   return c;
 }
 
-/* (Among them what is not allowed in XML, is for private use, or stands for bytes that are no
- * text: jsontext.c.) */
+/* (Among them what is not allowed in XML, is for private use, or stands for bytes that
+ * are no text: jsontext.c.) */
 static bool
 is_hidden (uint32_t c)
 {

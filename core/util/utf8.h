@@ -40,7 +40,8 @@ utf8_is_text (const char *s)
   return true;
 }
 
-/* The same as utf8_length, but 0 also for a character that is not to be shown as it is. */
+/* The same as utf8_length, but 0 also for a character that is not to be shown as it
+ * is. */
 extern unsigned utf8_shown (const char *text);
 
 /* The number of the character of N bytes at TEXT. */

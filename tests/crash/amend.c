@@ -5,10 +5,10 @@
  * A random image, over a raw file or nothing, with or without internal snapshots, gets a
  * series of random changes: to the other version, with or without lazy refcounts, with
  * refcounts of any width.  During each, the power is cut at every operation, and each
- * operation fails once, and some allocations.  The image that is left has no faults and no
- * leaks, shows the same disk and the same snapshots, and its header is either all in the
- * old or all in the new state.  Afterwards it is in the new state, and qemu-img agrees,
- * and writes to it.
+ * operation fails once, and some allocations.  The image that is left has no faults and
+ * no leaks, shows the same disk and the same snapshots, and its header is either all in
+ * the old or all in the new state.  Afterwards it is in the new state, and qemu-img
+ * agrees, and writes to it.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 3); FIRST: start with this one.

@@ -5,8 +5,8 @@
  *
  * The power is cut just before each change of the file and each sync.  Each file that is
  * left has no corruption and no leaks, and either the old bitmaps or all the requested
- * ones, with the correct bits, some of them from another image, and then the snapshot that
- * was requested with them; also when errors are injected.
+ * ones, with the correct bits, some of them from another image, and then the snapshot
+ * that was requested with them; also when errors are injected.
  * Everything else in the header is unchanged, also if the extension of bitmaps lies
  * across two sectors.  Then some allocations fail.
  *

@@ -6,11 +6,13 @@
  * The power is cut just before the file is changed or synced.  In each file that is left:
  *
  *   - there is no corruption (the clusters of bitmaps are counted); leaks are allowed
- *   - a bitmap that records changes is marked as in use; but with bitmap_durable never, and
- *     then it also has all bits that any request needed that had ended; or it has all bits of data that
- *     differs from the first contents of the disk, and the bits that it had at first, and
- *     none for data that no thread ever tried to change (with bitmap_durable more: how much
- *     of what has not changed is printed, the median and the worst)
+ *   - a bitmap that records changes is marked as in use; but with bitmap_durable never,
+ *   and
+ *     then it also has all bits that any request needed that had ended; or it has all
+ *     bits of data that differs from the first contents of the disk, and the bits that it
+ *     had at first, and none for data that no thread ever tried to change (with
+ *     bitmap_durable more: how much of what has not changed is printed, the median and
+ *     the worst)
  *   - a bitmap that does not record changes, and one that was in use at first, are
  *     unchanged
  *

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of a chain if a commit of the layer below the top one is interrupted, at any
- * moment?
+ * What is left of a chain if a commit of the layer below the top one is interrupted, at
+ * any moment?
  *
  * The top image of a random chain stays; the one below it is committed into the base, and
- * that is interrupted in all ways (interrupt.c).  Each time the top image names one of these
- * two files as its backing file, and over what is left shows the same data as before.  If
- * the commit had succeeded, it names the base.  The metadata of both files has no faults.
+ * that is interrupted in all ways (interrupt.c).  Each time the top image names one of
+ * these two files as its backing file, and over what is left shows the same data as
+ * before.  If the commit had succeeded, it names the base.  The metadata of both files
+ * has no faults.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many chains (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

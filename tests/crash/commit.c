@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of an image and its backing file if a commit is interrupted, at any moment?
+ * What is left of an image and its backing file if a commit is interrupted, at any
+ * moment?
  *
  * Random overlays over a raw file or a qcow2 image, smaller or larger, are committed, and
  * that is interrupted in all ways (interrupt.c).

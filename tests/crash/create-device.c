@@ -2,10 +2,10 @@
  *
  * Is an image created on a device completely or not at all?
  *
- * The device contains zeros (with or without holes), an older image, or anything.  While a
- * random image is created there, the power is cut at every operation, and each operation
- * fails once, and some allocations; and the user stops it; and it is withdrawn again, in
- * which something fails.
+ * The device contains zeros (with or without holes), an older image, or anything.  While
+ * a random image is created there, the power is cut at every operation, and each
+ * operation fails once, and some allocations; and the user stops it; and it is withdrawn
+ * again, in which something fails.
  * What is left is the old image, untouched; no image; or the new one, without faults or
  * leaks, whose disk reads as zeros.  It is the new one once that was reported.  A failure
  * on a device that had zeros leaves zeros.

@@ -2,12 +2,12 @@
  *
  * What does a change do to an image with damaged metadata?
  *
- * In the image of a change (lib/eachchange), one field after the other gets another value:
- * a refcount, an entry of a table of any kind, a word of a snapshot, of a bitmap, or of a
- * header.  If the change is refused, errno and a message say why, no descriptor is left
- * open, and one that is made all at once has written only where the refcounts say that
- * nothing is.  If it is made, an image that was without faults, as far as lib/checker knows,
- * has none.
+ * In the image of a change (lib/eachchange), one field after the other gets another
+ * value: a refcount, an entry of a table of any kind, a word of a snapshot, of a bitmap,
+ * or of a header.  If the change is refused, errno and a message say why, no descriptor
+ * is left open, and one that is made all at once has written only where the refcounts say
+ * that nothing is.  If it is made, an image that was without faults, as far as
+ * lib/checker knows, has none.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many changes (default: as many as are
  * possible in SECONDS, 3); FIRST: start with this one; FAULTS: how many fields for each

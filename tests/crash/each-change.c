@@ -2,16 +2,16 @@
  *
  * What does a change leave if any of its operations fails, and when memory runs out?
  *
- * Each kind of change (lib/eachchange) is made of the same image again and again, and each
- * time another operation on the file fails: once, or all of its kind from then on.  Then
- * the change fails with that error and says why, or succeeds; what is left, now or after a
- * power cut, has no faults, and shows the old or the new disk.  (Whether all else is old
- * or new, crash/edits and other tests look at.)  Then memory runs out at one allocation
- * after the other.
+ * Each kind of change (lib/eachchange) is made of the same image again and again, and
+ * each time another operation on the file fails: once, or all of its kind from then on.
+ * Then the change fails with that error and says why, or succeeds; what is left, now or
+ * after a power cut, has no faults, and shows the old or the new disk.  (Whether all else
+ * is old or new, crash/edits and other tests look at.)  Then memory runs out at one
+ * allocation after the other.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many changes (default: as many as are
- * possible in SECONDS, 3); FIRST: start with this one; FAULTS: how many operations of each
- * kind, and allocations, fail (default: some; if it is set, each change is made).
+ * possible in SECONDS, 3); FIRST: start with this one; FAULTS: how many operations of
+ * each kind, and allocations, fail (default: some; if it is set, each change is made).
  */
 
 #include <config.h>

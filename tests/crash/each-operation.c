@@ -3,9 +3,9 @@
  * Does a session survive any operation on files that fails, and any allocation?
  *
  * The session opens a small image on a simulated disk, makes one request of each kind,
- * leaves and closes it.  It is repeated from the beginning, and each time another operation
- * fails, until all have failed once, for images of each shape (lib/attempt).  (Of the
- * allocations, those that lib/shortage chooses.)
+ * leaves and closes it.  It is repeated from the beginning, and each time another
+ * operation fails, until all have failed once, for images of each shape (lib/attempt).
+ * (Of the allocations, those that lib/shortage chooses.)
  *
  *   growth   ENOSPC: what met it fails with that, and succeeds the next time
  *   begin    of a sync: ENOMEM, twice: the same
@@ -15,14 +15,14 @@
  *   memory   ENOMEM: as for growth
  *
  * The first failure is reported.  Reads return the right data.  After the first call that
- * failed, and at the end, a power cut leaves a file that crash/requests allows.  If nothing
- * lasts, there are no leaks at the end.
+ * failed, and at the end, a power cut leaves a file that crash/requests allows.  If
+ * nothing lasts, there are no leaks at the end.
  *
- * (crash/faults and crash/every-allocation do the same at random, with longer work on images
- * of all kinds.)
+ * (crash/faults and crash/every-allocation do the same at random, with longer work on
+ * images of all kinds.)
  *
- * Environment: SEED repeats a run, and chooses the first shape; FIRST: start with this one,
- * and ITERATIONS: so many of them (default: all, a third in the short suite);
+ * Environment: SEED repeats a run, and chooses the first shape; FIRST: start with this
+ * one, and ITERATIONS: so many of them (default: all, a third in the short suite);
  * ALLOCATIONS=all: see lib/shortage.h.
  */
 

@@ -11,7 +11,8 @@
  *   a full disk       the same, but only operations that make the file longer fail
  *   EIO               requests fail with EIO and with no other error
  *   a failed sync     no more changes are accepted, reads still work (R9)
- *   a failed read     the request that needed it fails with EIO, and the next reads succeed
+ *   a failed read     the request that needed it fails with EIO, and the next reads
+ *                     succeed
  *
  * After each failure the power is cut in various ways, and the file that is left is
  * judged as in crash/requests.  If space came back, nothing is leaked at the end.

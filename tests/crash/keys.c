@@ -106,8 +106,8 @@ check_rest (const struct trial *t, const struct blob *b, const char *when)
     survivor_fail (b, "%s: something outside the LUKS header has changed", when);
 }
 
-/* A key slot that is in use is complete: each is opened by one passphrase.  TWICE: one may
- * have been added before the change failed, and again when it was repeated. */
+/* A key slot that is in use is complete: each is opened by one passphrase.  TWICE: one
+ * may have been added before the change failed, and again when it was repeated. */
 static void
 check_slots (const struct blob *b, unsigned openers, bool twice, const char *when)
 {

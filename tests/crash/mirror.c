@@ -8,8 +8,8 @@
  * on after it has moved.  Until the move is answered, the old image is the disk: it shows
  * what was flushed, and of what was not, each sector is old or new.  Afterwards the new
  * image is the disk, and the old one shows the instant of the move, without leaks (unless
- * it lies over the new one).  Neither image ever has faults.  If the move fails, the client
- * goes on with the old image.
+ * it lies over the new one).  Neither image ever has faults.  If the move fails, the
+ * client goes on with the old image.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many disks (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

@@ -423,8 +423,8 @@ make_trial (struct trial *t, struct rng *rng)
   printf ("%u: ", trials_number);
   image_print (spec);
   printf ("%s%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
-          t->streams ? ", streamed" : "", spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "",
-          t->pushed, t->from, t->to.name);
+          t->streams ? ", streamed" : "", spec->compressed ? ", compressed" : "",
+          t->has_bitmap ? ", bitmap" : "", t->pushed, t->from, t->to.name);
   fflush (stdout);
 }
 

@@ -281,8 +281,8 @@ repair (void *opaque, const struct storage_hooks *hooks)
   return t->client && export_is_writable (t->client) ? 0 : -1;
 }
 
-/* Does a second client that would write fare as the first one did?  If the first one found
- * no space, there may be some now. */
+/* Does a second client that would write fare as the first one did?  If the first one
+ * found no space, there may be some now. */
 static bool
 fares_as_before (const struct trial *t, struct export *next)
 {

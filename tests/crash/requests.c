@@ -13,9 +13,9 @@
  *     (version 3) leaks
  *   - now and then: qemu-img agrees about metadata, contents and the snapshot
  *
- * Meanwhile the threads continue, and the disk may change as a whole (changer.c): the power
- * is cut in the middle of that, too.  After the last writer has left, the file has no faults
- * and no leaks, and is durable.
+ * Meanwhile the threads continue, and the disk may change as a whole (changer.c): the
+ * power is cut in the middle of that, too.  After the last writer has left, the file has
+ * no faults and no leaks, and is durable.
  *
  * Environment: SEED repeats a run (as far as the timing of threads allows); ITERATIONS:
  * how many images (default: as many as are possible in SECONDS, 7); FIRST: start with
@@ -315,7 +315,8 @@ do_flush (struct worker *w)
 }
 
 /* In version 2, what a trim does where there is a backing file is nobody's business.  In
- * a raw data file that is encrypted, or where holes cannot be punched, it does nothing. */
+ * a raw data file that is encrypted, or where holes cannot be punched, it does
+ * nothing. */
 static bool
 trim_is_certain (const struct trial *t)
 {

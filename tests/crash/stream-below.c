@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What is left of a chain if a layer below the top one comes to lie over another one, and that
- * is interrupted, at any moment?
+ * What is left of a chain if a layer below the top one comes to lie over another one, and
+ * that is interrupted, at any moment?
  *
- * The image below the top one of a random chain is streamed over the base, or over nothing,
- * and that is interrupted in all ways (interrupt.c).  Each time it names its old backing file
- * or the new one, or none, and over that shows the same data as before.  If the stream had
- * succeeded, it is the new one.  Its metadata has no faults, and the top is as it was.
+ * The image below the top one of a random chain is streamed over the base, or over
+ * nothing, and that is interrupted in all ways (interrupt.c).  Each time it names its old
+ * backing file or the new one, or none, and over that shows the same data as before.  If
+ * the stream had succeeded, it is the new one.  Its metadata has no faults, and the top
+ * is as it was.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many chains (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.

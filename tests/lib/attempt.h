@@ -86,7 +86,8 @@ struct attempt_request {
 
 extern void attempt_make_request (const struct attempt_image *, const struct piece *,
                                   struct rng *, struct attempt_request *);
-/* Carries it out, keeps the ledger, and checks what it read.  BUF: ATTEMPT_LONGEST bytes.  0, or errno. */
+/* Carries it out, keeps the ledger, and checks what it read.  BUF: ATTEMPT_LONGEST bytes.
+ * 0, or errno. */
 extern int attempt_execute (struct attempt *, const struct attempt_request *,
                             unsigned char *buf);
 /* Calls STEP for each request of the work, until it returns false. */

@@ -34,9 +34,9 @@ struct changer {
   uint64_t len;
 };
 
-/* It creates and deletes a snapshot and a bitmap, both called "live", together or not, has
- * another bitmap record in place of that one and merges it, and changes features.  What the
- * snapshot shows must not change. */
+/* It creates and deletes a snapshot and a bitmap, both called "live", together or not,
+ * has another bitmap record in place of that one and merges it, and changes features.
+ * What the snapshot shows must not change. */
 extern void changer_start (struct changer *);
 /* Waits until the snapshot and the bitmaps are gone again. */
 extern void changer_stop (struct changer *);

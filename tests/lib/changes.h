@@ -24,8 +24,8 @@ change_open (const struct disk_options *reached)
   return disk_open (reached, &disk) == 0 ? disk : NULL;
 }
 
-/* R: what the change has returned.  (If it is made, it is durable, whatever happens to the
- * disk then.) */
+/* R: what the change has returned.  (If it is made, it is durable, whatever happens to
+ * the disk then.) */
 static inline int
 change_close (struct disk *disk, int r)
 {

@@ -37,7 +37,8 @@ extern int checker_read (const struct blob *, const struct blob *below,
  * Returns what checker_read does. */
 extern int checker_own (const struct blob *, bool *own, uint64_t size);
 
-/* checker_read with guest data in DATA: an external data file, or the decrypted contents. */
+/* checker_read with guest data in DATA: an external data file, or the decrypted
+ * contents. */
 extern int checker_read_data (const struct blob *, const struct blob *data,
                               const struct blob *below, unsigned char *out,
                               uint64_t size);

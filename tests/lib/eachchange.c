@@ -2,8 +2,8 @@
  *
  * What changes of an image are there, and what can they meet?
  *
- * The clusters are the smallest ones, so that there are several tables and refcount blocks
- * of each kind; or so large that a buffer has space for one.
+ * The clusters are the smallest ones, so that there are several tables and refcount
+ * blocks of each kind; or so large that a buffer has space for one.
  *
  * Locks: none; one thread.
  */
@@ -409,8 +409,8 @@ grow (const struct disk_options *o)
   return edit (o, (struct edit) { .kind = EDIT_RESIZE, .size = 5 * MIB });
 }
 
-/* After make_edited, this moves a refcount block whose old place is counted by a block that
- * nothing else in this change needs. */
+/* After make_edited, this moves a refcount block whose old place is counted by a block
+ * that nothing else in this change needs. */
 static int
 grow_little (const struct disk_options *o)
 {

@@ -103,7 +103,8 @@ extern int image_check (const char *name);
 
 extern void blob_load (const char *name, struct blob *);
 extern void blob_save (const char *name, const struct blob *);
-/* A copy, which the caller frees; of another length: cut off, or with zeros at its end. */
+/* A copy, which the caller frees; of another length: cut off, or with zeros at its
+ * end. */
 extern struct blob blob_copy (const struct blob *);
 extern struct blob blob_resized (const struct blob *, uint64_t len);
 extern void blob_free (struct blob *);

@@ -21,7 +21,8 @@ struct interrupt {
                  const struct chunks_watch *watch);
   /* Ends the trial if what is left is not acceptable. */
   void (*judge) (void *opaque, const struct remains *, bool leaks_allowed);
-  /* Somebody finds what is left, and begins again: this must succeed.  NULL: nobody does. */
+  /* Somebody finds what is left, and begins again: this must succeed.  NULL: nobody
+     does. */
   void (*again) (void *opaque, const struct remains *);
 };
 

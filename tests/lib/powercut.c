@@ -209,8 +209,8 @@ fail_nth (struct power_cut_trial *p, unsigned ops, uint64_t nth)
   power_cut_fault (p, &fault);
 }
 
-/* Of N operations in OPS, some one fails, then a later one, ... and the last, which is the
- * only one if there is no time. */
+/* Of N operations in OPS, some one fails, then a later one, ... and the last, which is
+ * the only one if there is no time. */
 static void
 fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
 {

@@ -52,8 +52,8 @@ extern void remoteserver_kill_after (struct remoteserver *, uint64_t after,
  * files. */
 extern void remoteserver_reborn (struct remoteserver *, void (*reborn) (void *opaque),
                                  void *opaque);
-/* Waits until the last client has gone, and what it asked for is done.  (A request that was
- * under way when the server was killed may take effect later.) */
+/* Waits until the last client has gone, and what it asked for is done.  (A request that
+ * was under way when the server was killed may take effect later.) */
 extern void remoteserver_rest (struct remoteserver *);
 /* How often it was killed. */
 extern unsigned remoteserver_kills (struct remoteserver *);

@@ -64,7 +64,8 @@ extern bool shortage_spare (bool spare);
     result_;                                                            \
   })
 
-/* Does the allocation fail that the function at CALLER asks for?  For lib/allocations.h. */
+/* Does the allocation fail that the function at CALLER asks for?  For
+ * lib/allocations.h. */
 extern bool shortage_hits (const void *caller);
 
 #endif /* TEST_SHORTAGE_H */

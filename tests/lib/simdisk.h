@@ -67,8 +67,8 @@ extern enum power_cut simdisk_random_cut (struct rng *);
 /* The power is cut, and comes back: the files are what that has left.  To be called while
  * no thread uses them. */
 extern void simdisk_lose (struct simdisk *, struct rng *, enum power_cut);
-/* Are all writes durable?  (Holes may be of space that nobody uses; but if the second file
- * is RAW, it is the disk itself, and they are writes.) */
+/* Are all writes durable?  (Holes may be of space that nobody uses; but if the second
+ * file is RAW, it is the disk itself, and they are writes.) */
 extern bool simdisk_is_durable (struct simdisk *, bool raw);
 
 /* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the next AFTER
@@ -89,8 +89,8 @@ extern uint64_t simdisk_operations (struct simdisk *, unsigned ops);
 extern void simdisk_limit (struct simdisk *, uint64_t limit);
 extern uint64_t simdisk_size (struct simdisk *);
 
-/* Writes what programs read to the files at their paths, so that another simdisk can begin
- * with that.  To be called while no thread uses them. */
+/* Writes what programs read to the files at their paths, so that another simdisk can
+ * begin with that.  To be called while no thread uses them. */
 extern void simdisk_save (struct simdisk *);
 
 #endif /* TEST_SIMDISK_H */

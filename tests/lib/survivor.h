@@ -31,8 +31,8 @@ extern bool survivor_names (const struct blob *, const char *name);
 extern bool survivor_shows (const struct blob *, const struct blob *below,
                             const struct blob *expected);
 
-/* Is the entry of the snapshot table at *AT this snapshot, with those contents?  Moves *AT
- * to the next entry. */
+/* Is the entry of the snapshot table at *AT this snapshot, with those contents?  Moves
+ * *AT to the next entry. */
 extern bool survivor_shows_snapshot (const struct blob *, uint64_t *at,
                                      const struct blob *below, const char *name,
                                      const struct blob *expected);

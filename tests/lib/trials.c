@@ -40,8 +40,8 @@ number_from_env (const char *name, unsigned otherwise)
   return s ? strtoul (s, NULL, 0) : otherwise;
 }
 
-/* How many seconds of the processor the program, and those that it has run, have taken.  So
- * the test does as much on a busy machine. */
+/* How many seconds of the processor the program, and those that it has run, have taken.
+ * So the test does as much on a busy machine. */
 static double
 used (void)
 {

@@ -19,8 +19,8 @@ extern unsigned trials_number;
 /* Changes to a private directory (images_enter) and calls TRIAL repeatedly, each time
  * with its own random generator: ITERATIONS times if that is set in the environment,
  * otherwise for SECONDS of the processor (which the environment can also set; half of it
- * over NBD or with a sanitizer), but at least LEAST times; in the short suite for a third of
- * both.
+ * over NBD or with a sanitizer), but at least LEAST times; in the short suite for a third
+ * of both.
  * Removes the directory, and returns the number of trials. */
 extern unsigned trials_run (const char *name, unsigned seconds, unsigned least,
                             void (*trial) (struct rng *));

@@ -6,7 +6,8 @@
  * could write the L2 table, and mark it clean, before the new entry was in it.  The old
  * entry stayed on the disk, and pointed to a cluster that was free.
  *
- * https://gitlab.com/qemu-project/qemu/-/blob/v5.2.0/block/qcow2-cluster.c (zero_in_l2_slice)
+ * https://gitlab.com/qemu-project/qemu/-/blob/v5.2.0/block/qcow2-cluster.c
+ * (zero_in_l2_slice)
  * Broken: zeroes-keep-the-freed-cluster
  */
 

@@ -2,13 +2,13 @@
  *
  * QEMU: after one failed fdatasync, entries point to clusters whose refcount is 0.
  *
- * When the sync that orders two parts of the metadata fails, QEMU syncs again, and if that
- * succeeds, at its normal exit too, it writes the pointers, although the refcounts may be
- * lost.  After a failed sync no program knows what the disk has.
+ * When the sync that orders two parts of the metadata fails, QEMU syncs again, and if
+ * that succeeds, at its normal exit too, it writes the pointers, although the refcounts
+ * may be lost.  After a failed sync no program knows what the disk has.
  *
- * Found by this project in qemu-nbd 7.2 with --cache=none: strace shows the refcounts, the
- * sync that -e inject=fdatasync:error=EIO:when=6 lets fail, another one, and the pointers.
- * (With its default cache mode, QEMU does not write any more.)
+ * Found by this project in qemu-nbd 7.2 with --cache=none: strace shows the refcounts,
+ * the sync that -e inject=fdatasync:error=EIO:when=6 lets fail, another one, and the
+ * pointers.  (With its default cache mode, QEMU does not write any more.)
  *
  * https://wiki.postgresql.org/wiki/Fsync_Errors (what a failed fsync means on Linux)
  * https://gitlab.com/qemu-project/qemu/-/blob/v7.2.0/block/qcow2-cache.c

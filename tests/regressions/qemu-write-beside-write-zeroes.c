@@ -16,7 +16,8 @@
  *      -c 'wait_break A' -c 'aio_write -z -u 4k 60k' -c 'sleep 200' -c 'resume A' \
  *      -c aio_flush blkdebug::t.qcow2
  *
- * https://gitlab.com/qemu-project/qemu/-/blob/v10.0.0/block/qcow2.c (qcow2_co_pwrite_zeroes)
+ * https://gitlab.com/qemu-project/qemu/-/blob/v10.0.0/block/qcow2.c
+ * (qcow2_co_pwrite_zeroes)
  * Broken: zeroes-take-the-whole-cluster
  */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Do bitmaps find clusters in a row for their tables if those that are free are scattered?
+ * Do bitmaps find clusters in a row for their tables if those that are free are
+ * scattered?
  *
  * Every other cluster of a disk has been trimmed: they are passed over.
  */

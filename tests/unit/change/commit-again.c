@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A commit into a layer below is given up while there is no space for what it has written.
- * The next one says so, as long as that is the case, and then succeeds, unless a client
- * still sees the layer as it was.  If metadata could not be written at all, the next one
- * begins with the layer as after a crash.
+ * A commit into a layer below is given up while there is no space for what it has
+ * written.  The next one says so, as long as that is the case, and then succeeds, unless
+ * a client still sees the layer as it was.  If metadata could not be written at all, the
+ * next one begins with the layer as after a crash.
  *
  * Afterwards the disk shows the same, also to qemu-img, which finds neither faults nor
  * leaks.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * While layers are committed, what the base frees is not used again: readers may know it
- * still.  A client has looked up compressed clusters of the base, parts of which the layer
- * above hides, and is about to read them.  The commit rewrites them, makes durable that they
- * are free, and allocates others.  The client reads what was there before.
+ * still.  A client has looked up compressed clusters of the base, parts of which the
+ * layer above hides, and is about to read them.  The commit rewrites them, makes durable
+ * that they are free, and allocates others.  The client reads what was there before.
  */
 
 #include <config.h>
@@ -21,7 +21,8 @@
 
 #define SIZE (UINT64_C (96) << 20)
 #define CLUSTER 4096
-/* What one slice of the base describes, so a cluster that is committed there changes it. */
+/* What one slice of the base describes, so a cluster that is committed there changes
+ * it. */
 #define STEP (UINT64_C (256) << 10)
 /* So much of changed slices in memory has the base make a checkpoint: it is the least. */
 #define CACHE (3 * (UINT64_C (64) << 10))

@@ -40,7 +40,8 @@
 struct client {
   struct disk *disk;
   struct rng rng;
-  unsigned char *shown;         /* what the disk shows; of it, [start, end) is the client's */
+  unsigned char *shown;         /* what the disk shows; of it, [start, end) is the
+                                   client's */
   uint64_t start, end;
   pthread_t thread;
   atomic_bool ends;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A commit makes the backing file durable every few seconds.  If that fails once, data may
- * be lost, and no later success says anything about it: the commit fails, and the image
- * keeps its data.
+ * A commit makes the backing file durable every few seconds.  If that fails once, data
+ * may be lost, and no later success says anything about it: the commit fails, and the
+ * image keeps its data.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A commit below the top is refused before anything is written, if the header that would
- * have to name the base cannot change, or if a layer that is to go has a snapshot.  If the
- * chain changes meanwhile, the commit fails at its end, and the disk shows the same.
+ * have to name the base cannot change, or if a layer that is to go has a snapshot.  If
+ * the chain changes meanwhile, the commit fails at its end, and the disk shows the same.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * newimage.c: the size of a fully allocated image is what "qemu-img measure" says, for all
- * cluster sizes, refcount widths and sizes of disks, also where the format has no refcount
- * table for it; and a preallocated image has it.
+ * newimage.c: the size of a fully allocated image is what "qemu-img measure" says, for
+ * all cluster sizes, refcount widths and sizes of disks, also where the format has no
+ * refcount table for it; and a preallocated image has it.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many comparisons (default 120).
  */

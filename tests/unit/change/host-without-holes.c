@@ -2,9 +2,9 @@
  *
  * Do ranges become zeros on a host that can neither punch holes nor zero ranges?
  *
- * A commit writes the zeros of an image to its raw backing file, and a disk grows into the
- * part of its raw data file that has old contents.  If a write of zeros fails, the change
- * fails, and the disk is as before.
+ * A commit writes the zeros of an image to its raw backing file, and a disk grows into
+ * the part of its raw data file that has old contents.  If a write of zeros fails, the
+ * change fails, and the disk is as before.
  */
 
 #include <config.h>

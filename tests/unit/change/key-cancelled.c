@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A change of passphrases can be ended before each key slot that is tested: then no further
- * key is derived, and the image is as before.
+ * A change of passphrases can be ended before each key slot that is tested: then no
+ * further key is derived, and the image is as before.
  */
 
 #include <config.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * While a passphrase is added, memory runs out at a cipher or at a copy of the LUKS header:
- * the change fails with ENOMEM, only the old passphrase opens the image, unless the new one
- * was added already, and the same change succeeds the next time.
+ * While a passphrase is added, memory runs out at a cipher or at a copy of the LUKS
+ * header: the change fails with ENOMEM, only the old passphrase opens the image, unless
+ * the new one was added already, and the same change succeeds the next time.
  *
- * (crash/keys lets some other allocations fail.  OpenSSL makes thousands, and not always the
- * same number.)
+ * (crash/keys lets some other allocations fail.  OpenSSL makes thousands, and not always
+ * the same number.)
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Is a merge refused if the bitmaps of the other image are damaged?  The message names the
- * other image, and this one is as before.
+ * Is a merge refused if the bitmaps of the other image are damaged?  The message names
+ * the other image, and this one is as before.
  */
 
 #include <config.h>

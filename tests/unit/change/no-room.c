@@ -3,9 +3,9 @@
  * Is a change refused, and the image left as it was, if the header or the table of
  * snapshots has no room for it?
  *
- * The first cluster is full to the last byte, with an unknown extension that has the one of
- * bitmaps lie across two sectors; or it has room for a header of version 2 only; or the
- * table of snapshots is as long as it may be.
+ * The first cluster is full to the last byte, with an unknown extension that has the one
+ * of bitmaps lie across two sectors; or it has room for a header of version 2 only; or
+ * the table of snapshots is as long as it may be.
  */
 
 #include <config.h>

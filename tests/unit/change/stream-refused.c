@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A stream refuses an image whose snapshots may show the layers that go, and one with an
- * external data file.  It does not store the missing subclusters of a cluster that has other
- * references, or seems to.  If the disk gets another size or a snapshot meanwhile, neither the
- * copying nor the change goes on, and the image keeps its chain.
+ * external data file.  It does not store the missing subclusters of a cluster that has
+ * other references, or seems to.  If the disk gets another size or a snapshot meanwhile,
+ * neither the copying nor the change goes on, and the image keeps its chain.
  */
 
 #include <config.h>

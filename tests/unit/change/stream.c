@@ -4,11 +4,11 @@
  * top image, or into one of its layers, with clients that use it?
  *
  * Random chains of up to four layers: of both versions, with all kinds of clusters, with
- * zeros over data, longer and shorter than those below.  Several threads write, zero, trim,
- * flush and read.  Meanwhile a layer is streamed over one below it, or over none: in
- * pieces, with stops in the middle, with reads and writes that fail, and with bitmaps that
- * come and go.  Then the disk has those layers that it should, which the headers name, and
- * shows the same, also to qemu-img.  The files that have gone are not needed.
+ * zeros over data, longer and shorter than those below.  Several threads write, zero,
+ * trim, flush and read.  Meanwhile a layer is streamed over one below it, or over none:
+ * in pieces, with stops in the middle, with reads and writes that fail, and with bitmaps
+ * that come and go.  Then the disk has those layers that it should, which the headers
+ * name, and shows the same, also to qemu-img.  The files that have gone are not needed.
  *
  * Environment: SEED repeats a run (but not the order of threads); ITERATIONS: how many
  * chains (default: as many as are possible in SECONDS, 5); FIRST: start with this one.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A file is so long that its clusters cannot be counted with refcounts of another width, or
- * that no more can be counted with those that it has: the change is refused, and the image
- * is as before.
+ * A file is so long that its clusters cannot be counted with refcounts of another width,
+ * or that no more can be counted with those that it has: the change is refused, and the
+ * image is as before.
  *
- * Clusters have 512 bytes, and the file is nearly all hole.  The longest refcount table is
- * enough for 32 GiB with 64 bits, and for 128 GiB with 16.
+ * Clusters have 512 bytes, and the file is nearly all hole.  The longest refcount table
+ * is enough for 32 GiB with 64 bits, and for 128 GiB with 16.
  */
 
 #include <config.h>

@@ -2,8 +2,9 @@
  *
  * What do findings keep when several threads find more faults than there is space for?
  *
- * All are counted.  As many as possible are described, each as it was found; leaks take no
- * more than half of the places; the list is sorted, leaks last, by offset, then by kind.
+ * All are counted.  As many as possible are described, each as it was found; leaks take
+ * no more than half of the places; the list is sorted, leaks last, by offset, then by
+ * kind.
  */
 
 #include <config.h>

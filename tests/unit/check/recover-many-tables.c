@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * An image was not closed, so its refcounts are to be computed; it has more L2 tables than
- * are walked together, and the first ones lie beyond the end of the file.  The image is
- * served read-only, and no byte of it changes.
+ * An image was not closed, so its refcounts are to be computed; it has more L2 tables
+ * than are walked together, and the first ones lie beyond the end of the file.  The image
+ * is served read-only, and no byte of it changes.
  */
 
 #include <config.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Does a full check read each part of a file, however many there are, and does it end if a
- * disk is failing?
+ * Does a full check read each part of a file, however many there are, and does it end if
+ * a disk is failing?
  *
  * The file has data and holes in turn: more parts than the check hands to its threads at
  * once.  All data is read, once.  If reads fail, each is a finding, and after a few the
@@ -27,7 +27,8 @@
 
 static atomic_uchar reads[PARTS];
 static atomic_uint nr_reads;
-static atomic_uint failing_from = PARTS;        /* reads of this part and later ones fail */
+static atomic_uint failing_from = PARTS;        /* reads of this part and later ones
+                                                   fail */
 
 static int
 before (void *opaque, const char *path, enum storage_op op, const struct iovec *iov,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A copy that cannot read, cannot write or is stopped, at any moment: it says so, with the
- * error of whoever failed, and no thread waits for ever for its turn.  What has to be read or
- * written in order is.  With ends that are byte models.
+ * A copy that cannot read, cannot write or is stopped, at any moment: it says so, with
+ * the error of whoever failed, and no thread waits for ever for its turn.  What has to be
+ * read or written in order is.  With ends that are byte models.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many copies.
  */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Whatever is copied to whatever, with any options, the target shows what the source does,
- * as QEMU reads it: disks, views of them, raw files, pipes, and parts of several, of any
- * length.  What the target shows already is not written, if that is wanted.  Only the sectors
- * that cannot be read are lost, if that is wanted; otherwise it fails.  No pace is exceeded.
+ * Whatever is copied to whatever, with any options, the target shows what the source
+ * does, as QEMU reads it: disks, views of them, raw files, pipes, and parts of several,
+ * of any length.  What the target shows already is not written, if that is wanted.  Only
+ * the sectors that cannot be read are lost, if that is wanted; otherwise it fails.  No
+ * pace is exceeded.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many copies.
  */

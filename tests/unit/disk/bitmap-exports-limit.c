@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The bitmaps that clients read at the same time need no more than 512M of memory: who asks
- * for one more is refused, until another client has left.  A single bitmap always fits, and
- * clients of the same bitmap share it.
+ * The bitmaps that clients read at the same time need no more than 512M of memory: who
+ * asks for one more is refused, until another client has left.  A single bitmap always
+ * fits, and clients of the same bitmap share it.
  */
 
 #include <config.h>

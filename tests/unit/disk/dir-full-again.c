@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The last writer of an image in a directory leaves while the host is full.  Then there is
- * space for what it had written, but soon none any more: a reader that leaves now does not
- * close the image, which would have leaks, in version 2 for good.
+ * The last writer of an image in a directory leaves while the host is full.  Then there
+ * is space for what it had written, but soon none any more: a reader that leaves now does
+ * not close the image, which would have leaks, in version 2 for good.
  */
 
 #include <config.h>

@@ -130,7 +130,8 @@ test (bool comes_again, bool flushes, unsigned interval_ms)
   if (comes_again) {
     e = come (&image);
     CHECK (export_read (e, found, CLUSTER, 0) == 0 && memcmp (found, buf, CLUSTER) == 0);
-    if (!flushes) {             /* (otherwise there may be a cluster for the bitmap now) */
+    if (!flushes) {             /* (otherwise there may be a cluster for the bitmap
+                                   now) */
       leave (e, image);
       e = come (&image);
     }

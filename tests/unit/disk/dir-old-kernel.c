@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A kernel without openat2 cannot watch where symbolic links lead: a directory whose links
- * shall be followed is refused when the server starts, with a message that says why.  It
- * can be served without them.
+ * A kernel without openat2 cannot watch where symbolic links lead: a directory whose
+ * links shall be followed is refused when the server starts, with a message that says
+ * why.  It can be served without them.
  */
 
 #include <config.h>

@@ -3,8 +3,8 @@
  * Is a piece that a client wrote while it was read kept from a target that is a layer?
  *
  * The copy reads each piece of the disk while a client writes in it, and gets bytes that
- * are neither old nor new.  The target never gets those; in the end it has what the client
- * wrote.
+ * are neither old nor new.  The target never gets those; in the end it has what the
+ * client wrote.
  */
 
 #include <config.h>

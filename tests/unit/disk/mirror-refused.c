@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A mirror refuses targets that would harm the disk, or that it cannot fill; the disk does
- * not move to a target that cannot take its place; and a disk that has another size
+ * A mirror refuses targets that would harm the disk, or that it cannot fill; the disk
+ * does not move to a target that cannot take its place; and a disk that has another size
  * meanwhile is not copied.  The messages say why.
  */
 

@@ -10,11 +10,11 @@
  * Some bytes may be changed by all threads: such a byte has its first value, or 0, or the
  * one value that is ever written there, and its changes must not harm others.
  *
- * Clients connect and leave meanwhile.  And the disk changes as a whole: snapshots, bitmaps
- * and features come and go, and it grows.  A snapshot that was taken in use must show the
- * same as long as it exists.  Whenever the last writer has left, the file must have no
- * faults and no leaks.  At the end qemu-img judges metadata, contents and the internal
- * snapshots.
+ * Clients connect and leave meanwhile.  And the disk changes as a whole: snapshots,
+ * bitmaps and features come and go, and it grows.  A snapshot that was taken in use must
+ * show the same as long as it exists.  Whenever the last writer has left, the file must
+ * have no faults and no leaks.  At the end qemu-img judges metadata, contents and the
+ * internal snapshots.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -130,7 +130,8 @@ model_trim (struct trial *t, uint64_t offset, uint64_t count)
     return;
   if (trim_is_certain (t) && !(to_end && t->lives))
     model_set (t, NULL, start, end - start);
-  else                          /* (The disk may have grown: a part of a cluster stays.) */
+  else                          /* (The disk may have grown: a part of a cluster
+                                   stays.) */
     memset (t->either + start, 1, end - start);
 }
 

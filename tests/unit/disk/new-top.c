@@ -2,14 +2,14 @@
  *
  * Can a disk get new images on top (external snapshots) while clients use it?
  *
- * Several threads write, flush and read while one puts an image after the other on top, of
- * various cluster sizes, and others come and go.  What each thread has written is there
- * at any time, and at the end in the last image, for us and for qemu-img; all images are
- * clean.  A new image that is taken back leaves nothing.
+ * Several threads write, flush and read while one puts an image after the other on top,
+ * of various cluster sizes, and others come and go.  What each thread has written is
+ * there at any time, and at the end in the last image, for us and for qemu-img; all
+ * images are clean.  A new image that is taken back leaves nothing.
  *
- * What cannot become the top is refused, and then the disk goes on as before: an image that
- * exists, is too short, lies over another one, or is in use.  On a full host, or if there is
- * no memory for one of the allocations, nothing stays of the new image.
+ * What cannot become the top is refused, and then the disk goes on as before: an image
+ * that exists, is too short, lies over another one, or is in use.  On a full host, or if
+ * there is no memory for one of the allocations, nothing stays of the new image.
  *
  * Environment: SEED repeats a run.
  */

@@ -3,10 +3,11 @@
  * Do clients wait for a reader that hangs while the disk changes as a whole?
  *
  * A request is about to read an L2 table, and hangs.  Then a snapshot is deleted, which
- * replaces this table.  Other clients read and write as soon as the change is made, and get
- * new clusters; but not that of the table, nor is it punched, until the request goes on: it
- * still finds its data.  Clients that write come and leave meanwhile.  Another change is
- * refused, because that table is in the way.  The first one ends without the request.
+ * replaces this table.  Other clients read and write as soon as the change is made, and
+ * get new clusters; but not that of the table, nor is it punched, until the request goes
+ * on: it still finds its data.  Clients that write come and leave meanwhile.  Another
+ * change is refused, because that table is in the way.  The first one ends without the
+ * request.
  */
 
 #include <config.h>

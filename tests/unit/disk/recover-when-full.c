@@ -50,8 +50,8 @@ come (struct disk *d, const struct blob *contents)
   return e;
 }
 
-/* Header bit BIT, at this offset, says that UNCLOSED was not closed.  There is space for K
- * changes.  Returns false if that is enough. */
+/* Header bit BIT, at this offset, says that UNCLOSED was not closed.  There is space for
+ * K changes.  Returns false if that is enough. */
 static bool
 test (const struct blob *unclosed, const struct blob *contents, uint64_t at, uint64_t bit,
       unsigned k)

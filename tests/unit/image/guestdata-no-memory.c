@@ -2,8 +2,8 @@
  *
  * Does a request of encrypted data that finds no memory for the cipher fail with ENOMEM?
  *
- * While another thread uses the cipher, a request needs a copy of it.  ENOMEM means that it
- * may be tried again; EIO would be a fault of the disk.
+ * While another thread uses the cipher, a request needs a copy of it.  ENOMEM means that
+ * it may be tried again; EIO would be a fault of the disk.
  */
 
 #include <config.h>

@@ -47,7 +47,8 @@ static const struct { const char *text, *name, *format; } good[] = {
 static const struct { const char *text; int err; const char *why; } bad[] = {
   { "json:", EINVAL, "" }, { "json:{'file.filename':'/a}", EINVAL, "malformed" },
   { "json:{'file.filename':'/a\\'}", EINVAL, "malformed" },
-  { "json:{'file.filename':\"/a'}", EINVAL, "malformed" }, { "json:[]", EINVAL, "no JSON object" },
+  { "json:{'file.filename':\"/a'}", EINVAL, "malformed" },
+  { "json:[]", EINVAL, "no JSON object" },
   { "json:{}", EINVAL, "names no file" },
   { "json:{\"driver\":\"qcow2\"}", EINVAL, "names no file" },
   { "json:{\"driver\":\"qcow2\",\"file\":\"node\"}", ENOTSUP, "command line" },

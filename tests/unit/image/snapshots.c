@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Snapshots with more extra data than is known are listed as they are, and with too much of
- * it they are not.  If memory runs out, there is no list; an empty one would say that
+ * Snapshots with more extra data than is known are listed as they are, and with too much
+ * of it they are not.  If memory runs out, there is no list; an empty one would say that
  * nothing needs the clusters of snapshots.
  */
 

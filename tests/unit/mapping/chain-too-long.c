@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A backing chain of 4096 files is opened, and described, also if the process may have few
- * files open: it raises its own limit.  Of one more, both are refused, with one message.
- * Without memory, the description of a shorter one fails, and says why.
+ * A backing chain of 4096 files is opened, and described, also if the process may have
+ * few files open: it raises its own limit.  Of one more, both are refused, with one
+ * message.  Without memory, the description of a shorter one fails, and says why.
  *
  * All images are copies of one small one, with other names in their headers.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * Slices of an image behind an NBD server are loaded together.  If the server cannot read
- * them all, each is loaded when it is needed, and nobody notices.  If it cannot read the one
- * that is needed, the request fails with EIO, and succeeds the next time.
+ * them all, each is loaded when it is needed, and nobody notices.  If it cannot read the
+ * one that is needed, the request fails with EIO, and succeeds the next time.
  *
  * (unit/mapping/neighbours has the same for files.)
  */
@@ -24,7 +24,8 @@
 #define SLICE 4096
 #define SPAN (SLICE / 8 * CLUSTER)      /* guest bytes that a slice describes */
 #define SLICES 32
-#define DATA 512                        /* bytes of a request: no table is read in these */
+#define DATA 512                        /* bytes of a request: no table is read in
+                                           these */
 
 static atomic_ullong most;              /* longer reads of the server fail; 0: none */
 static atomic_uint faults;

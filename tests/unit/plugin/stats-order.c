@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Several clients leave at once, and each has news for the statistics: the file never goes
- * back to an older state, and the last one that is written is the newest.  No client waits
- * for that.  The thread writes what has changed by itself, and news at once.  If it cannot,
- * it says so once; and if it hangs, the server ends all the same.
+ * Several clients leave at once, and each has news for the statistics: the file never
+ * goes back to an older state, and the last one that is written is the newest.  No client
+ * waits for that.  The thread writes what has changed by itself, and news at once.  If it
+ * cannot, it says so once; and if it hangs, the server ends all the same.
  *
  * Environment: SEED, SECONDS (2).
  */

@@ -2,9 +2,11 @@
  *
  * Bitmaps that survive a crash, when they are narrowed at a bad moment:
  *
- *   - between the look of a request whether a region is awake, and its setting bits there:
+ *   - between the look of a request whether a region is awake, and its setting bits
+ *   there:
  *     the file has the bit, and no longer all of the region
- *   - between the count of cells that lack a cluster, and their allocation, a request makes
+ *   - between the count of cells that lack a cluster, and their allocation, a request
+ *   makes
  *     one of them full: it gets none, and none is leaked
  */
 
@@ -80,8 +82,8 @@ write_at (uint64_t at, uint64_t count)
   free (data);
 }
 
-/* How many of the first COUNT sectors are marked in the file?  LAST: and which is the last
- * one? */
+/* How many of the first COUNT sectors are marked in the file?  LAST: and which is the
+ * last one? */
 static uint64_t
 count_marked (uint64_t count, uint64_t *last)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * What clients never flush is durable after checkpoint-interval=, and not only in the
- * page cache: writes that allocate, writes to clusters that are there, in the image and in
- * an external data file, what is written after the host was full, however long that was,
- * and what was written before that by a client that has left.  With 0, nothing is durable
- * before a flush.  A full host does not fill the log.
+ * page cache: writes that allocate, writes to clusters that are there, in the image and
+ * in an external data file, what is written after the host was full, however long that
+ * was, and what was written before that by a client that has left.  With 0, nothing is
+ * durable before a flush.  A full host does not fill the log.
  *
  * The clock stands still until the test lets time pass, so all this is exact: at the end
  * of the interval the write is on the simulated disk, and QEMU reads it there.

@@ -272,8 +272,8 @@ test_zeros_over_data (void)
   close_clean ();
 }
 
-/* If all is to be compressed, zeros are stored where zeros are, too.  A zero request still
- * stores nothing. */
+/* If all is to be compressed, zeros are stored where zeros are, too.  A zero request
+ * still stores nothing. */
 static void
 test_zeros_as_data (unsigned version)
 {

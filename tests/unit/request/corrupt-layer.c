@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * An entry of a layer below that makes no sense: who reads through it gets EIO, the message
- * names that layer's file, the rest of the disk can be read and written, and neither image
- * is marked corrupt, because the layer does not belong to this disk alone.
+ * An entry of a layer below that makes no sense: who reads through it gets EIO, the
+ * message names that layer's file, the rest of the disk can be read and written, and
+ * neither image is marked corrupt, because the layer does not belong to this disk alone.
  */
 
 #include <config.h>

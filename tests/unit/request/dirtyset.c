@@ -2,12 +2,12 @@
  *
  * Does a set of pieces lose a mark, or invent one?
  *
- * Ranges are recorded, taken and unmarked at random, beyond the end, too, and compared with
- * a model that has a byte for each piece.  Then threads record while another one takes: each
- * mark comes out, at least once.
+ * Ranges are recorded, taken and unmarked at random, beyond the end, too, and compared
+ * with a model that has a byte for each piece.  Then threads record while another one
+ * takes: each mark comes out, at least once.
  *
- * Environment: SEED repeats a run; ITERATIONS: how many sets (default: as many as are possible
- * in SECONDS, 2); FIRST: start with this one.
+ * Environment: SEED repeats a run; ITERATIONS: how many sets (default: as many as are
+ * possible in SECONDS, 2); FIRST: start with this one.
  */
 
 #include <config.h>

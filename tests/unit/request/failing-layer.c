@@ -4,9 +4,9 @@
  * request that needed them fails with EIO; the same request succeeds the next time; the
  * disk has the right contents, and the image no faults.
  *
- * All memory for mappings is in use, so that requests read tables again.  Zeros and data are
- * written compressed and otherwise, also to a part of a cluster that has another part of
- * it, zeros are wanted at once, and what is read is copied.
+ * All memory for mappings is in use, so that requests read tables again.  Zeros and data
+ * are written compressed and otherwise, also to a part of a cluster that has another part
+ * of it, zeros are wanted at once, and what is read is copied.
  */
 
 #include <config.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A client frees clusters while a checkpoint collects what it is going to write.  It writes
- * without the pointers to them, but the next one lowers the counts.  In version 2, where
- * no start gives leaks back, the next one follows at once: a server that is killed when it
- * has answered all requests then leaks at most 1 MiB.  But clients that free more each time
- * do not hold up a flush for ever.
+ * A client frees clusters while a checkpoint collects what it is going to write.  It
+ * writes without the pointers to them, but the next one lowers the counts.  In version 2,
+ * where no start gives leaks back, the next one follows at once: a server that is killed
+ * when it has answered all requests then leaks at most 1 MiB.  But clients that free more
+ * each time do not hold up a flush for ever.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * R5: just before anything is written to, or freed in, the place of metadata, it is checked
- * once more what is there.  If that is not what it should be, nothing is written there, the
- * image is marked corrupt, and changes end.
+ * R5: just before anything is written to, or freed in, the place of metadata, it is
+ * checked once more what is there.  If that is not what it should be, nothing is written
+ * there, the image is marked corrupt, and changes end.
  *
  * Here it is the test that makes the set of metadata wrong; or a refcount: that of the
  * refcount table, which is to be freed after the table has moved.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A raw external data file on a host that knows neither holes nor zeros: zeros are written
- * into the file, byte for byte, and only when the client does not want them at once.  If
- * there is no space for them, the request fails, no other byte has changed, and the same
- * request succeeds the next time.
+ * A raw external data file on a host that knows neither holes nor zeros: zeros are
+ * written into the file, byte for byte, and only when the client does not want them at
+ * once.  If there is no space for them, the request fails, no other byte has changed, and
+ * the same request succeeds the next time.
  */
 
 #include <config.h>

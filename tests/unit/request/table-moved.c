@@ -4,10 +4,10 @@
  *
  *    When it has ended, an image of version 2 says that the clusters of the old table are
  *    free: no start would give them back.
- *    Nor are those of other clients lost that write meanwhile: a server that is killed when
- *    it has answered all requests leaks at most 1 MiB.
- *    If these make the table grow once more, or twice, nothing is leaked in the end, in any
- *    version.
+ *    Nor are those of other clients lost that write meanwhile: a server that is killed
+ *    when it has answered all requests leaks at most 1 MiB.
+ *    If these make the table grow once more, or twice, nothing is leaked in the end, in
+ *    any version.
  *    The first promise holds for all clients whose flushes are the same checkpoint.
  */
 

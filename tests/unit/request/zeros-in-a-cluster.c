@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Zeros for a part of a cluster that the backing file has: they are written in pieces, but
- * not where there are zeros already.  Each piece counts for itself.
+ * Zeros for a part of a cluster that the backing file has: they are written in pieces,
+ * but not where there are zeros already.  Each piece counts for itself.
  */
 
 #include <config.h>

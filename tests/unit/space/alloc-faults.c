@@ -5,8 +5,8 @@
  * next time; no cluster is given to two owners, and none that contains metadata.  What
  * cannot be taken back is leaked, and nothing else.
  *
- * The image is so large that not all refcount blocks are kept in memory: after others were
- * used, a block has to be read again.
+ * The image is so large that not all refcount blocks are kept in memory: after others
+ * were used, a block has to be read again.
  */
 
 #include <config.h>
@@ -507,7 +507,8 @@ test_syncs (void)
   CHECK (k > 2);
 }
 
-/* Each allocation fails while the refcount table becomes longer, and while it is opened. */
+/* Each allocation fails while the refcount table becomes longer, and while it is
+ * opened. */
 static void
 test_no_memory (void)
 {

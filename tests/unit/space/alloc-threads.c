@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * The allocator, with several threads: no cluster is allocated twice, or punched while it is
- * in use, whether freed ones wait in a list or not, and at the end all refcounts are
+ * The allocator, with several threads: no cluster is allocated twice, or punched while it
+ * is in use, whether freed ones wait in a list or not, and at the end all refcounts are
  * correct.
  */
 

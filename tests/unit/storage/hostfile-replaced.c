@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A file that was opened to be read becomes writable, unless another one has its name by
- * then: that one is not touched, and the first one goes on to be read.  The descriptor that it
- * had, with which a thread may still read, locks nothing any more.
+ * then: that one is not touched, and the first one goes on to be read.  The descriptor
+ * that it had, with which a thread may still read, locks nothing any more.
  */
 
 #include <config.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * hostfile.c: which writes are durable at which time; a failed sync, or a lost write, is
- * not forgotten, and what the page cache has then is dropped; cache=unsafe waits for nothing;
- * and data that must not stay in the page cache does not.
+ * not forgotten, and what the page cache has then is dropped; cache=unsafe waits for
+ * nothing; and data that must not stay in the page cache does not.
  */
 
 #include <config.h>
@@ -69,8 +69,8 @@ test_dsync (void)
   CHECK (storage_sync (f) == 0);
   storage_close (f);
 
-  /* A kernel without memory has begun: who knows what is durable?  (Memory that the plugin
-   * lacks is ENOMEM.) */
+  /* A kernel without memory has begun: who knows what is durable?  (Memory that the
+   * plugin lacks is ENOMEM.) */
   f = fresh (&rw);
   CHECK (storage_write (f, buf, sizeof buf, 0) == 0);
   host.sync_errno = ENOMEM;
@@ -199,8 +199,8 @@ test_unsafe (void)
   storage_close (f);
 }
 
-/* Opens a file, writes, and syncs, which fails with ERR if it is not 0.  Returns how often
- * the page cache is dropped when it is closed. */
+/* Opens a file, writes, and syncs, which fails with ERR if it is not 0.  Returns how
+ * often the page cache is dropped when it is closed. */
 static unsigned
 forgets_after (const struct storage_options *options, int err)
 {

@@ -45,8 +45,8 @@ extern char **environ;
 /* What the server does without. */
 static const char *const manners[][3] = {
   { NULL }, { "--filter=nozero", NULL }, { "--filter=noextents", NULL },
-  { "--filter=fua", "fuamode=emulate", NULL }, { "--filter=multi-conn", "multi-conn-mode=disable",
-                                          NULL },
+  { "--filter=fua", "fuamode=emulate", NULL },
+  { "--filter=multi-conn", "multi-conn-mode=disable", NULL },
   { "--filter=blocksize-policy", "blocksize-minimum=512", NULL },
   { "--filter=blocksize-policy", "blocksize-minimum=4096", NULL },
 };

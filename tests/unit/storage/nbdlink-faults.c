@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * nbdlink.c, when libnbd or memory fails while a connection is made, and when the server's
- * answers make no sense: the export is not opened, one message says why, nothing is left
- * behind, and the next time it can be opened.
+ * nbdlink.c, when libnbd or memory fails while a connection is made, and when the
+ * server's answers make no sense: the export is not opened, one message says why, nothing
+ * is left behind, and the next time it can be opened.
  *
  * Newer versions of libnbd (1.18) know extents with lengths of 64 bits.  The plugin then
- * finds the same holes as with older ones.  (Here, libnbd's functions for 32 bits stand in
- * for these.)
+ * finds the same holes as with older ones.  (Here, libnbd's functions for 32 bits stand
+ * in for these.)
  *
  * The server is in this process (lib/remoteserver); libnbd's functions are replaced where
  * the plugin loads them.

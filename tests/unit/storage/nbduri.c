@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * nbduri.c: each URI has one normal form, with or without secrets; malformed URIs are
- * refused; and "below" compares whole components of names.  Another export of the same server
- * keeps all but the name.
+ * refused; and "below" compares whole components of names.  Another export of the same
+ * server keeps all but the name.
  *
  * Random texts: the normal form of an accepted text is its own normal form, and the form
  * without secrets contains none of them.

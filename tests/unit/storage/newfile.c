@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * A new file has its name only when it is complete.  What is no name of a file is refused,
- * and so is one that something else has, or gets meanwhile.  If memory runs out, the file
- * is made or not, and nothing else is left behind.  One that may replace another has its
- * owner and mode, and replaces nothing else.
+ * A new file has its name only when it is complete.  What is no name of a file is
+ * refused, and so is one that something else has, or gets meanwhile.  If memory runs out,
+ * the file is made or not, and nothing else is left behind.  One that may replace another
+ * has its owner and mode, and replaces nothing else.
  */
 
 #include <config.h>

@@ -4,8 +4,8 @@
  * is being written, nor one that this process has open, whatever it contains; symbolic
  * links are followed and stay; nothing is left behind, also by a process that is killed.
  * Where files without names cannot be named, a report is written nevertheless.  If memory
- * runs out, a report is written or not, and the message says why not.  If a report is to be
- * durable, its file is synced before it gets its name, and its directory afterwards.
+ * runs out, a report is written or not, and the message says why not.  If a report is to
+ * be durable, its file is synced before it gets its name, and its directory afterwards.
  */
 
 #include <config.h>

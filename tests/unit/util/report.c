@@ -42,7 +42,8 @@ main (void)
   CHECK (error_count () == 3 && strcmp (last_error (), "two") == 0);
 
   /* What controls a terminal, cannot be seen, rearranges the text, or is none. */
-  report_error ("%s", "a\x1b\xc2\x9b \xe2\x80\xae" "b\xe2\x80\x8b\xef\xbb\xbf\xff\xe4\xb8\xad");
+  report_error ("%s", "a\x1b\xc2\x9b \xe2\x80\xae" "b\xe2\x80\x8b"
+                "\xef\xbb\xbf\xff\xe4\xb8\xad");
   CHECK (strcmp (last_error (), "a\\x1b\\xc2\\x9b \\xe2\\x80\\xaeb\\xe2\\x80\\x8b"
                  "\\xef\\xbb\\xbf\\xff\xe4\xb8\xad") == 0);
 
