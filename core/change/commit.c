@@ -202,9 +202,13 @@ check_named (const struct commit *c)
 {
   const struct header *h = layers_header (c->stack, 0);
   const char *const format = c->base->image ? "qcow2" : "raw";
-  const bool named = c->options->backing != BACKING_PATH ||
-    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
+  bool named;
 
+  errno = 0;
+  named = c->options->backing != BACKING_PATH ||
+    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
+  if (!named && errno == ENOMEM)
+    return -1;
   if (c->what.top > 0)
     return 0;
   if (!named && !keeps (c))

@@ -71,9 +71,13 @@ edit_name_means (const struct disk_options *d, const char *name,
   bool same;
 
   report_silence (true);
+  errno = 0;
   path = filename_of_backing (d->path, name, &d->rules, &told);
   same = path && is_file (d, path, file);
+  KEEP_ERRNO_FOR_BLOCK;
   report_silence (false);
+  if (!same && errno == ENOMEM)
+    report_error ("%s: cannot look for the file that its header names: %m", d->path);
   return same;
 }
 

@@ -47,7 +47,7 @@ extern int edit_disk (struct disk *, const struct edit_options *, const struct e
                       unsigned n);
 
 /* Does NAME, in the header of the image, mean FILE?  It may mean nothing that exists.  (A
- * server is not asked.) */
+ * server is not asked.)  False with ENOMEM (reported): nobody knows. */
 extern bool edit_name_means (const struct disk_options *, const char *name,
                              const struct storage *file);
 /* May the header of the image, which is FILE, name its backing file so?  Such a file may

@@ -147,23 +147,34 @@ open_top (struct overlaying *c)
 
 /* --- the change --- */
 
+/* That is the disk's image. */
+static int
+check_backing (const struct overlaying *c, const struct image *image)
+{
+  const char *const name = c->top->header.backing_file;
+  struct disk_options options = *disk_get_options (c->disk);
+
+  options.path = c->overlay.path;
+  errno = 0;
+  if (name && edit_name_means (&options, name, image->file))
+    return 0;
+  return errno == ENOMEM ? -1
+    : refuse_overlay (c, EINVAL, "it does not name the disk's image as its backing file");
+}
+
 /* Behind the gate, too.  (Before, another change might have come.) */
 static int
 check_over (void *opaque, struct image *image)
 {
   const struct overlaying *c = opaque;
   const struct header *const h = &c->top->header;
-  struct disk_options options = *disk_get_options (c->disk);
 
-  options.path = c->overlay.path;
   if (h->size != image->header.size)
     return refuse_overlay (c, EINVAL, "it has another size than the disk");
   if (image->header.crypt_method != QCOW2_CRYPT_NONE)
     return refuse_overlay (c, ENOTSUP, "the disk is encrypted");
-  if (h->backing_file == NULL ||
-      !edit_name_means (&options, h->backing_file, image->file))
-    return refuse_overlay (c, EINVAL, "it does not name the disk's image as its backing "
-                           "file");
+  if (check_backing (c, image) == -1)
+    return -1;
   if (h->backing_format && strcmp (h->backing_format, "qcow2") != 0)
     return refuse_overlay (c, EINVAL, "it does not say that its backing file is a qcow2 "
                            "image");

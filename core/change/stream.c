@@ -140,13 +140,16 @@ choose_name (struct disk *d, unsigned base)
   };
   char *name = NULL;
 
-  for (size_t i = 0; i < 2; i++)
+  for (size_t i = 0; i < 2; i++) {
     if (names[i] && edit_name_means (o, names[i], file)) {
       name = strdup (names[i]);
       if (name == NULL)
         report_error ("strdup: %m");
       return name;
     }
+    if (names[i] && errno == ENOMEM)
+      return NULL;
+  }
   refuse_stream (d, "no name in the image can mean the file ", storage_path (file));
   return NULL;
 }
