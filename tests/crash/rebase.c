@@ -6,12 +6,15 @@
  * Random images over a raw file, a qcow2 image or nothing are rebased: to another raw
  * file, to a file above or below the old one, or to nothing (flattened).  Where the new
  * file is below the old one, or there is none, this may be done as for a disk in use
- * (stream.c).  It is interrupted in all ways (interrupt.c).
+ * (stream.c), mostly while a client writes and flushes (writer.c).  It is interrupted
+ * in all ways (interrupt.c).
  *
  * Each time the file that is left names either the old backing file or the new one, and
- * shows, over that, the same data as before.  Its metadata has no faults (checker.c, now
- * and then qemu-img), and rebasing it again succeeds, without leaks other than those of
- * the crash.  In the end only units that differ were written.
+ * shows, over that, the same data as before, but for what the client has written: that
+ * is there if it was flushed.  Its metadata has no faults (checker.c, now and then
+ * qemu-img), and rebasing it again succeeds, without leaks other than those of the
+ * crash.  Unless somebody uses the disk, only units that differ were written in the
+ * end.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -23,6 +26,7 @@
 #include <inttypes.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "format/format.h"
 #include "change/stream.h"
 #include "lib/allocations.h"
@@ -32,6 +36,7 @@
 #include "lib/interrupt.h"
 #include "lib/survivor.h"
 #include "lib/trials.h"
+#include "lib/writer.h"
 
 #define IMAGE "top.qcow2"
 #define OLD "below"             /* as image_over_raw names it */
@@ -46,6 +51,7 @@ struct trial {
   char *from;                   /* the old one */
   struct disk_options options;
   struct interrupt interrupt;
+  struct writer writer;         /* idle, unless it streams */
   struct blob contents;
   struct blob old, new;         /* what is shown below; len 0: nothing */
   bool *had;                    /* for each byte, whether the image contained it */
@@ -54,7 +60,7 @@ struct trial {
   unsigned char *buf;
 };
 
-static unsigned nr_moved, nr_refused;
+static unsigned nr_moved, nr_refused, nr_in_use;
 
 /* --- judging --- */
 
@@ -73,21 +79,23 @@ check_format (const struct trial *t, const struct blob *b, const char *when)
   free (format);
 }
 
-/* Extensions of the header that are not the format's name are kept; and the disk does not
- * change, so there is nothing to record. */
+/* Extensions of the header that are not the format's name are kept; and only what a
+ * client has written is recorded. */
 static void
-check_bitmap (struct trial *t, const struct blob *b, const char *when)
+check_bitmap (struct trial *t, const struct blob *b, const struct blob *shown,
+              const char *when)
 {
   struct checked_bitmap bitmap;
   uint64_t i;
 
   if (!checker_bitmap (b, "monday", &bitmap, t->buf))
     FAIL ("%s: the bitmap is lost", when);
-  if (bitmap.in_use || !bitmap.automatic)
+  if (!bitmap.automatic || (bitmap.in_use && t->writer.idle))
     FAIL ("%s: the bitmap has other flags", when);
-  for (i = 0; i < t->spec.size / 512; i++)
-    if (t->buf[i])
-      FAIL ("%s: sector %" PRIu64 " is marked", when, i);
+  for (i = 0; !bitmap.in_use && i < t->spec.size / 512; i++)
+    if (t->buf[i] ? t->writer.idle
+        : memcmp (shown->data + i * 512, t->contents.data + i * 512, 512) != 0)
+      FAIL ("%s: sector %" PRIu64 " is %smarked", when, i, t->buf[i] ? "" : "not ");
 }
 
 /* Was it rebased?  Nothing has happened if both names are the same. */
@@ -101,13 +109,14 @@ is_moved (const struct trial *t, const struct blob *b, const char *when)
   return moved;
 }
 
-static unsigned long
+static void
 judge_file (struct trial *t, const struct blob *b, bool leaks_allowed, const char *when)
 {
-  const unsigned long leaks = survivor_check (b, leaks_allowed, when);
   const bool moved = is_moved (t, b, when);
+  struct blob shown = writer_shown (b, moved ? &t->new : &t->old);
 
-  if (!survivor_shows (b, moved ? &t->new : &t->old, &t->contents))
+  survivor_check (b, leaks_allowed, when);
+  if (!writer_allows (&t->writer, &shown))
     survivor_fail (b, "%s: the contents are others (%s)", when,
                    moved ? "rebased" : "as before");
   if (moved)
@@ -116,8 +125,8 @@ judge_file (struct trial *t, const struct blob *b, bool leaks_allowed, const cha
     survivor_fail (b, "%s: an unknown extension of the header has changed", when);
   nr_moved += moved;
   if (t->has_bitmap)
-    check_bitmap (t, b, when);
-  return leaks;
+    check_bitmap (t, b, &shown, when);
+  blob_free (&shown);
 }
 
 static unsigned char
@@ -140,7 +149,7 @@ check_written (const struct trial *t, const struct blob *b)
     end = min64 (at + unit, t->spec.size);
     for (i = at; i < end && byte_of (&t->old, i) == byte_of (&t->new, i); i++)
       ;
-    if (!t->had[at] && (t->streams ? own[at] < (i < end) : own[at] != (i < end)))
+    if (!t->had[at] && own[at] != (i < end))
       FAIL ("the unit at %" PRIu64 " %s", at, own[at] ? "was copied in vain"
             : "was not copied");
   }
@@ -149,12 +158,20 @@ check_written (const struct trial *t, const struct blob *b)
 
 /* --- streams --- */
 
+struct streaming {
+  struct trial *t;
+  struct disk *disk;
+  const struct chunks_watch *watch;
+};
+
 static int
 step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 {
-  const struct chunks_watch *watch = opaque;
+  const struct streaming *x = opaque;
 
-  if (done == total || chunks_tell (watch, done, total, copied))
+  if (writer_step (&x->t->writer) == -1)
+    return -1;
+  if (done == total || chunks_tell (x->watch, done, total, copied))
     return 0;
   errno = EINTR;
   return -1;
@@ -169,37 +186,52 @@ fails (void *opaque, bool reads, int err)
 }
 
 static int
-stream_as_writer (struct trial *t, struct disk *disk, const struct chunks_watch *watch)
+stream_top (struct streaming *x)
 {
-  const struct stream_watch w = { .step = step, .fails = fails, .opaque = (void *) watch };
-  bool writable = true;
-  struct stream *s;
+  const struct stream_watch w = { .step = step, .fails = fails, .opaque = x };
+  struct trial *const t = x->t;
+  struct stream *s = stream_new (x->disk, 0, t->base, t->base ? t->to.name : NULL);
   int r = -1;
 
-  if (disk_connect (disk, &writable) == -1)
-    return change_close (disk, -1);
-  CHECK (writable);
-  s = stream_new (disk, 0, t->base, t->base ? t->to.name : NULL);
-  if (s && stream_copy (s, &w) == 0)
+  if (s && stream_copy (s, &w) == 0) {
+    interrupt_more_cuts (&t->interrupt);
     r = stream_finish (s);
+  }
   stream_free (s);
-  return change_close (disk, r);
+  return r;
+}
+
+static int
+stream_as_writer (void *opaque)
+{
+  struct streaming *x = opaque;
+  bool writable = true;
+  int r;
+
+  if (disk_connect (x->disk, &writable) == -1)
+    return -1;
+  CHECK (writable);
+  r = stream_top (x);
+  KEEP_ERRNO_FOR_BLOCK;
+  return disk_disconnect (x->disk, true) == -1 ? -1 : r;
 }
 
 static int
 stream (struct trial *t, const struct disk_options *o, const struct chunks_watch *watch)
 {
   const struct disk_options reached = reach_disk (o);
-  struct disk *disk = change_open (&reached);
-  const struct disk_inside in = disk ? disk_inside (disk) : (struct disk_inside) { NULL };
+  struct streaming x = { .t = t, .disk = change_open (&reached), .watch = watch };
+  const struct disk_inside in = x.disk ? disk_inside (x.disk)
+    : (struct disk_inside) { NULL };
 
-  if (disk && layers_count (in.view->layers) > (t->base ? 2 : 1)) {
+  if (x.disk && layers_count (in.view->layers) > (t->base ? 2 : 1)) {
     if (chunks_tell (watch, 0, in.view->size, 0))
-      return stream_as_writer (t, disk, watch);
+      return change_close (x.disk, writer_use (&t->writer, x.disk, t->interrupt.cutting,
+                                               stream_as_writer, &x));
     errno = EINTR;
-    return change_close (disk, -1);
+    return change_close (x.disk, -1);
   }
-  return change_close (disk, disk ? 0 : -1);
+  return change_close (x.disk, x.disk ? 0 : -1);
 }
 
 static int
@@ -211,50 +243,63 @@ make_change (struct trial *t, const struct disk_options *o,
   return t->streams ? stream (t, o, watch) : change_rebase (o, &t->to, watch, &copied);
 }
 
+/* What the disk shows now: a client may have written before. */
+static void
+begin_writer (struct trial *t, const struct blob *b)
+{
+  writer_begin (&t->writer, writer_shown (b, survivor_names (b, t->to.name) ? &t->new
+                                          : &t->old));
+}
+
 /* Somebody finds what is left, and begins again. */
 static void
 rebase_again (void *opaque, const struct remains *left)
 {
-  struct trial *t = opaque;
+  struct trial *const first = opaque;
+  struct trial t = *first;
   const unsigned long leaks = survivor_check (left->file, true, left->when);
-  struct disk_options options = t->options;
+  struct disk_options options = first->options;
   struct blob after;
-  unsigned long leaks_after;
   int r;
 
+  t.writer = (struct writer) { .spec = t.spec, .idle = true };
+  begin_writer (&t, left->file);
+  t.has_bitmap &= first->writer.idle;
   blob_save (SURVIVOR, left->file);
-  if (rng_below (&t->interrupt.power.rng, 4) == 0) {
+  if (rng_below (&first->interrupt.power.rng, 4) == 0) {
     r = image_check (SURVIVOR);
     if (r != 0 && r != 3)
       FAIL ("qemu-img check of what is left: exit status %d", r);
   }
   options.path = images_path (SURVIVOR);
   options.hooks = &without_sync;
-  if (make_change (t, &options, NULL) == -1)
+  if (make_change (&t, &options, NULL) == -1)
     FAIL ("what is left can't be rebased: %m (%s)", last_error ());
   blob_load (SURVIVOR, &after);
-  if (!survivor_names (&after, t->to.name))
+  if (!survivor_names (&after, t.to.name))
     FAIL ("what is left has been rebased, but is not");
-  leaks_after = judge_file (t, &after, true, "rebased again");
-  check_written (t, &after);
-  if (leaks_after > leaks)
-    FAIL ("%lu leaks have become %lu", leaks, leaks_after);
-  if (rng_below (&t->interrupt.power.rng, 4) == 0 &&
-      !image_shows (SURVIVOR, NULL, &t->contents))
+  judge_file (&t, &after, true, "rebased again");
+  if (!t.streams)
+    check_written (&t, &after);
+  if (survivor_check (&after, true, "rebased again") > leaks)
+    FAIL ("%lu leaks have become more", leaks);
+  if (rng_below (&first->interrupt.power.rng, 4) == 0 &&
+      !image_shows (SURVIVOR, NULL, &t.writer.image.initial))
     FAIL ("qemu-img convert reads something else in the end");
   blob_free (&after);
+  writer_free (&t.writer);
   free ((char *) options.path);
 }
 
 static void
 judge (void *opaque, const struct remains *left, bool leaks_allowed)
 {
-  const struct trial *t = opaque;
+  struct trial *const t = opaque;
 
-  judge_file (opaque, left->file, leaks_allowed, left->when);
+  judge_file (t, left->file, leaks_allowed, left->when);
   if (left->done && !survivor_names (left->file, t->to.name))
     FAIL ("%s: not rebased", left->when);
-  if (left->done && left->kind == CUT_ALL)
+  if (left->done && left->kind == CUT_ALL && !t->streams)
     check_written (t, left->file);
 }
 
@@ -265,7 +310,13 @@ rebase (void *opaque, const struct storage_hooks *hooks,
         const struct chunks_watch *watch)
 {
   struct trial *t = opaque;
+  const bool spared = shortage_spare (true);
+  struct blob file;
 
+  blob_load (IMAGE, &file);
+  begin_writer (t, &file);
+  blob_free (&file);
+  shortage_spare (spared);
   t->options.hooks = hooks;
   return make_change (t, &t->options, watch);
 }
@@ -332,7 +383,7 @@ choose_chains (struct trial *t, struct rng *rng)
   switch (rng_below (rng, 5)) {
   case 0:
     to = NULL;
-    t->streams = rng_below (rng, 2);
+    t->streams = rng_below (rng, 4) > 0;
     break;
   case 1:
     make_between (t, rng);
@@ -343,7 +394,7 @@ choose_chains (struct trial *t, struct rng *rng)
     spec->backing = BETWEEN;
     spec->backing_raw = false;
     to = OLD;
-    t->streams = rng_below (rng, 2);
+    t->streams = rng_below (rng, 4) > 0;
     t->base = 2;
     break;
   case 3:
@@ -416,6 +467,11 @@ make_trial (struct trial *t, struct rng *rng)
     .path = images_path (IMAGE), .l2_cache = rng_below (rng, 2) ? 32 << 20 : 0,
     .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 2),
   };
+  t->writer = (struct writer) {
+    .spec = *spec, .trims = t->options.discard, .seed = rng_next (rng),
+    .idle = !t->streams || rng_below (rng, 4) == 0,
+  };
+  nr_in_use += !t->writer.idle;
   t->interrupt = (struct interrupt) {
     .power = { .path = t->options.path },
     .opaque = t, .change = rebase, .judge = judge, .again = rebase_again,
@@ -423,8 +479,9 @@ make_trial (struct trial *t, struct rng *rng)
   printf ("%u: ", trials_number);
   image_print (spec);
   printf ("%s%s%s, extension of %" PRIu64 " bytes, from \"%s\" to \"%s\"\n",
-          t->streams ? ", streamed" : "", spec->compressed ? ", compressed" : "",
-          t->has_bitmap ? ", bitmap" : "", t->pushed, t->from, t->to.name);
+          !t->streams ? "" : t->writer.idle ? ", streamed" : ", streamed in use",
+          spec->compressed ? ", compressed" : "", t->has_bitmap ? ", bitmap" : "", t->pushed,
+          t->from, t->to.name);
   fflush (stdout);
 }
 
@@ -438,6 +495,7 @@ one_image (struct rng *rng)
   if (fits (&t))
     interrupt_everywhere (&t.interrupt, rng);
 
+  writer_free (&t.writer);
   blob_free (&t.contents);
   free (t.from);
   free ((char *) t.to.name);
@@ -453,9 +511,9 @@ main (void)
 {
   const unsigned done = trials_run ("rebase", 5, 1, one_image);
 
-  printf ("%u images, %u power cuts, %u judged over their new backing file, "
+  printf ("%u images (%u in use), %u power cuts, %u judged over their new backing file, "
           "%u rebased again, %u failures, %u times no memory, "
-          "%u without space in the header\n", done, power_cuts.cuts, nr_moved,
+          "%u without space in the header\n", done, nr_in_use, power_cuts.cuts, nr_moved,
           interrupts.again, interrupts.failures, power_cuts.shortages, nr_refused);
   return 0;
 }

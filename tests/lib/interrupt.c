@@ -80,9 +80,18 @@ cut (struct interrupt *x)
 {
   power_cut_begin (&x->power, rng_next (&x->power.rng));
   x->power.cuts_left = CUTS;
+  x->cutting = true;
   power_cut_change (&x->power, NULL);
+  x->cutting = false;
   power_cut_all_ways (&x->power);
   power_cut_end (&x->power);
+}
+
+void
+interrupt_more_cuts (struct interrupt *x)
+{
+  if (x->cutting)
+    x->power.cuts_left += CUTS;
 }
 
 /* --- the user has had enough --- */

@@ -24,6 +24,9 @@ struct interrupt {
   /* Somebody finds what is left, and begins again: this must succeed.  NULL: nobody
      does. */
   void (*again) (void *opaque, const struct remains *);
+
+  /* Its own: the power is cut, and nothing fails or stops. */
+  bool cutting;
 };
 
 /* How often someone began again, and how many changes failed because an operation did. */
@@ -35,6 +38,9 @@ extern struct interrupt_counts interrupts;
 /* Makes the change again and again, and interrupts it in all ways.  (For programs that
  * include lib/allocations.h.) */
 extern void interrupt_everywhere (struct interrupt *, struct rng *);
+
+/* The change comes to what matters most: more power cuts from now on. */
+extern void interrupt_more_cuts (struct interrupt *);
 
 /* An image for that, to be created: any version, clusters of up to 64K, any refcount
  * width, with subclusters or compressed clusters, of 64 to 64 + MORE sectors. */
