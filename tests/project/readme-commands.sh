@@ -124,7 +124,7 @@ after ()
     "This one builds and tests it"*|"This makes the archive of a release"*|\
     "With a key that gpg has"*|"The same commit always gives"*) ;;
     "You do not have to install the plugin."*) ;;
-    "Measure it yourself"|"doc/plots has the plots"*|"The machine was a virtual machine"*|\
+    "Measure it yourself"|"[doc/plots](plots) has the plots"*|"The machine was a virtual machine"*|\
     "Well-known articles about qcow2"*) ;;
     "Check an image, serve its disk,"*)
       # They say what README shows.
