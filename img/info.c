@@ -37,7 +37,7 @@ static const struct option option_backing_chain = {
 
 /* --- raw files --- */
 
-/* What is told of the file itself, apart from its format. */
+/* Adds the facts about a file that do not depend on its format. */
 static json_t *
 add_storage (json_t *info, const struct storage *s, const char *name)
 {

@@ -409,8 +409,8 @@ not_there (const struct live *l)
   return -1;
 }
 
-/* Is the file NAME the OTHER one, as the server calls it?  (Where the server is, nobody
- * tells.) */
+/* Is the file NAME the one that the server calls OTHER?  (A relative name is of no use:
+ * the server does not tell its current directory.) */
 static bool
 same_file (const char *name, const char *other)
 {

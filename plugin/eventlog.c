@@ -11,10 +11,11 @@
  * one goes on.  A file that does not begin as a log does is not touched: it may be a
  * disk.
  *
- * Nobody waits for the log: a thread writes the lines, in their order.  (Before it is
- * started, nobody is served.)  QUEUE bytes of lines may wait for it, and at the end it
- * gets a short time for them.  The first failure in a row is reported, and so are the
- * warnings about images that it loses.
+ * Requests never wait for the file of the log: a thread writes the lines, in their order.
+ * (Until it starts, the server serves no client, and the caller writes.)  QUEUE bytes of
+ * lines may wait for the thread, and at the end it gets a short time for them.  Of
+ * several failures in a row the first one is reported, and so are the warnings about
+ * images that are lost.
  *
  * Clients and images may come in any number, so no more than MOST lines are written in a
  * minute, of each level, and of those about connections and others apart: what clients
@@ -78,7 +79,7 @@ static struct {
   struct lines lines[2][EVENTLOG_INFO + 1];     /* of others, and of connections */
   struct line *first, **end;
   size_t waiting;               /* their bytes */
-  bool ending;                  /* nobody waits for more lines */
+  bool ending;                  /* the thread writes what there is, and ends */
 
   bool started;                 /* constant while the server serves, as is: */
   pthread_t thread;

@@ -9,8 +9,8 @@
  * it each second if a counter has changed, or FRESH_MS have passed, and at once if there
  * is news, so that programs that enlarge a device can wait for a change of the file; and
  * at the end, when all images are closed, the thread writes what was counted before that.
- * Nobody else writes, so older counters never replace newer ones, and nobody waits for
- * the file.
+ * Once the thread runs, only it writes, so older counters never replace newer ones, and
+ * requests never wait for the file.
  *
  * Locks: `taking' is held while counters are read, which may take as long as closing an
  * image.  `news_lock' guards `news' and `ending', and is taken last: the caller that has
