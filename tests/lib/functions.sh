@@ -329,6 +329,30 @@ start_both_served ()
     --export nbd,id=disk,node-name="$2",writable=on,name=
 }
 
+# start_target: another server, at $sockdir/target, of $tmp/copy.raw (16M).  Files in $tmp
+# say what happens: if there is hold-write or hold-flush, the next write or flush removes
+# it, writes to the pipe "holds", and waits until somebody opens the pipe "go-on" for
+# writing; while there is "full", writes fail.
+start_target ()
+{
+  # ($1 is the method: pwrite or flush.)
+  # shellcheck disable=SC2016
+  local hold='hold="$tmp"/hold-${1#p}
+    [ ! -e "$hold" ] || { rm "$hold"; echo >"$tmp"/holds; cat "$tmp"/go-on; };'
+
+  requires "$NBDKIT" eval --version
+  truncate -s 16M "$tmp/copy.raw"
+  mkfifo "$tmp/holds" "$tmp/go-on"
+  # shellcheck disable=SC2016
+  tmp="$tmp" "$NBDKIT" -f -U "$sockdir/target" eval \
+    get_size='echo 16777216' can_flush='exit 0' can_write='exit 0' \
+    pread='dd if="$tmp"/copy.raw bs=64K iflag=skip_bytes,count_bytes skip=$4 count=$3' \
+    pwrite="$hold"' [ ! -e "$tmp"/full ] || { cat >/dev/null; echo ENOSPC full >&2; exit 1; }
+      dd of="$tmp"/copy.raw conv=notrunc oflag=seek_bytes seek=$4' flush="$hold" &
+  helper_pids+=($!)
+  await -p $! test -S "$sockdir/target"
+}
+
 # Is the server still running?
 server_lives ()
 {

@@ -7,23 +7,7 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
-requires "$NBDKIT" eval --version
-
-truncate -s 16M "$tmp/copy.raw"
-mkfifo "$tmp/holds" "$tmp/go-on"
-export tmp
-# A flush or a write waits if there is a file "hold-flush" or "hold-write".
-# shellcheck disable=SC2016
-"$NBDKIT" -f -U "$sockdir/target" eval \
-  get_size='echo 16777216' can_flush='exit 0' can_write='exit 0' \
-  pread='dd if="$tmp"/copy.raw bs=64K iflag=skip_bytes,count_bytes skip=$4 count=$3' \
-  pwrite='[ ! -e "$tmp"/hold-write ] ||
-      { rm "$tmp"/hold-write; echo >"$tmp"/holds; cat "$tmp"/go-on; }
-    dd of="$tmp"/copy.raw conv=notrunc oflag=seek_bytes seek=$4' \
-  flush='[ ! -e "$tmp"/hold-flush ] ||
-      { rm "$tmp"/hold-flush; echo >"$tmp"/holds; cat "$tmp"/go-on; }' &
-helper_pids+=($!)
-await -p $! test -S "$sockdir/target"
+start_target
 
 for how in job-cancel quit TERM; do
   make_image "$tmp/$how.qcow2" 16M

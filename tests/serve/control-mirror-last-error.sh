@@ -7,22 +7,9 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
-requires "$NBDKIT" eval --version
 
 make_image "$tmp/a.qcow2" 16M
-truncate -s 16M "$tmp/copy.raw"
-mkfifo "$tmp/flushing" "$tmp/go-on"
-export tmp
-# A flush waits while there is a file "hold"; a write fails while there is "full".
-# shellcheck disable=SC2016
-"$NBDKIT" -f -U "$sockdir/target" eval \
-  get_size='echo 16777216' can_flush='exit 0' can_write='exit 0' \
-  pread='dd if="$tmp"/copy.raw bs=64K iflag=skip_bytes,count_bytes skip=$4 count=$3' \
-  pwrite='[ ! -e "$tmp"/full ] || { cat >/dev/null; echo ENOSPC full >&2; exit 1; }
-    dd of="$tmp"/copy.raw conv=notrunc oflag=seek_bytes seek=$4' \
-  flush='[ ! -e "$tmp"/hold ] || { rm "$tmp"/hold; echo >"$tmp"/flushing; cat "$tmp"/go-on; }' &
-helper_pids+=($!)
-await -p $! test -S "$sockdir/target"
+start_target
 start_nbdkit control="$sockdir/qmp" "$tmp/a.qcow2"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
@@ -44,16 +31,16 @@ def fail_at_last(on_error, **more):
           on_target_error=on_error, **more)
     until("BLOCK_JOB_READY")
     h.pwrite(b"\5" * 65536, 0)
-    open(tmp + "/hold", "w").close()
+    open(tmp + "/hold-flush", "w").close()
     c.get("block-job-cancel", device=on_error)
-    open(tmp + "/flushing").read()
+    open(tmp + "/holds").read()
     if more:                            # that was the one before it is pending
         open(tmp + "/go-on", "w").close()
         until("BLOCK_JOB_PENDING")
-        open(tmp + "/hold", "w").close()
+        open(tmp + "/hold-flush", "w").close()
         h.pwrite(b"\6" * 65536, 0)
         c.get("job-finalize", id=on_error)
-        open(tmp + "/flushing").read()
+        open(tmp + "/holds").read()
     h.pwrite(b"\7" * 65536, 0)
     open(full, "w").close()
     open(tmp + "/go-on", "w").close()
