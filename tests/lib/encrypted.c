@@ -73,6 +73,22 @@ encrypted_cipher (const char *name)
   return cipher;
 }
 
+bool
+encrypted_opens (const struct disk_options *options, const char *passphrase)
+{
+  struct disk_options o = *options;
+  struct disk *disk;
+
+  o.hooks = NULL;
+  o.secret = (struct image_secret) {
+    .passphrase = passphrase, .len = strlen (passphrase),
+  };
+  if (disk_open (&o, &disk) == -1)
+    return false;
+  CHECK (disk_close (disk) == 0);
+  return true;
+}
+
 void
 encrypted_plain (struct crypt_cipher *cipher, const struct blob *file,
                  struct blob *plain)

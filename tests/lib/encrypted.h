@@ -7,6 +7,7 @@
 #define TEST_ENCRYPTED_H
 
 #include "format/crypt.h"
+#include "disk/disk.h"
 #include "lib/images.h"
 
 /* Does what image_create does, if SPEC->encrypt is "luks". */
@@ -14,6 +15,8 @@ extern void encrypted_create (const char *name, const struct image_spec *);
 /* The cipher of an image's disk; NULL if it is not encrypted.  The caller frees it with
  * crypt_free. */
 extern struct crypt_cipher *encrypted_cipher (const char *name);
+/* Does this passphrase open the disk? */
+extern bool encrypted_opens (const struct disk_options *, const char *passphrase);
 /* FILE is an image with LUKS, or an external data file.  PLAIN receives the decrypted
  * guest data at the same offsets; the rest of it is meaningless.  Its memory is
  * reused. */

@@ -62,7 +62,6 @@ images_leave (void)
   DIR *dir = opendir (".");
   struct dirent *d;
 
-
   reach_end ();
   CHECK (dir != NULL);
   while ((d = readdir (dir)) != NULL)
@@ -73,6 +72,19 @@ images_leave (void)
   rmdir (directory);
   free (directory);
   directory = NULL;
+}
+
+unsigned
+files_in (const char *path)
+{
+  DIR *dir = opendir (path);
+  unsigned n = 0;
+
+  CHECK (dir != NULL);
+  while (readdir (dir))
+    n++;
+  closedir (dir);
+  return n - 2;
 }
 
 char *

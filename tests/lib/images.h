@@ -26,6 +26,9 @@ extern void images_leave (void);
 /* The absolute path of a file in it; the caller frees it. */
 extern char *images_path (const char *name);
 
+/* How many files there are in a directory. */
+extern unsigned files_in (const char *path);
+
 /* A program and its arguments. */
 struct command {
   char *argv[80];

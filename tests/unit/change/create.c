@@ -13,7 +13,6 @@
 
 #include <config.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -161,26 +160,12 @@ look_again (unsigned fail_at, int fail_errno)
 
 static char *image_path, *data_path;
 
-static unsigned
-files (void)
-{
-  DIR *d = opendir (".");
-  struct dirent *e;
-  unsigned n = 0;
-
-  CHECK (d != NULL);
-  while ((e = readdir (d)) != NULL)
-    n += strcmp (e->d_name, ".") != 0 && strcmp (e->d_name, "..") != 0;
-  closedir (d);
-  return n;
-}
-
 static void
 tidy (void)
 {
   unlink (IMAGE);
   unlink (DATA);
-  CHECK (files () == 0);
+  CHECK (files_in (".") == 0);
 }
 
 static struct create_options
@@ -392,7 +377,7 @@ test_faults (const struct create_options *o, const char *name)
         fprintf (stderr, "operation %u: %s: %m\n", k, last_error ());
         abort ();
       }
-      CHECK (files () == 0);
+      CHECK (files_in (".") == 0);
       n++;
     }
   CHECK (n >= 8);
@@ -418,10 +403,10 @@ make_in (const struct create_options *o, struct shortage shortage)
   if (shortage_end () == 0)
     CHECK (r == 0);
   if (r == -1) {
-    if (err != ENOMEM || files () > 0) {
+    if (err != ENOMEM || files_in (".") > 0) {
       fprintf (stderr, "allocation %" PRIu64 " fails, times %" PRIu64 ": %s (%s), "
                "%u files are left\n", shortage.after, shortage.times, last_error (),
-               strerror (err), files ());
+               strerror (err), files_in ("."));
       abort ();
     }
     look_again (0, 0);
@@ -496,14 +481,14 @@ test_races (struct create_options o)
   seen.intruder = IMAGE;
   CHECK (fails (&o, EEXIST, "exists already"));
   must_be_mine (IMAGE);
-  CHECK (files () == 1);        /* the data file was taken away again */
+  CHECK (files_in (".") == 1);        /* the data file was taken away again */
   tidy ();
   if (o.data_path) {
     look_again (0, 0);
     seen.intruder = DATA;
     CHECK (fails (&o, EEXIST, "exists already"));
     must_be_mine (DATA);
-    CHECK (files () == 1);
+    CHECK (files_in (".") == 1);
     tidy ();
   }
 }
@@ -597,7 +582,7 @@ test_limits (void)
   o.image.data_file = "a\nb";
   o.data_path = data_path;
   CHECK (fails (&o, EINVAL, "contains the control character 0x0a"));
-  CHECK (files () == 0);
+  CHECK (files_in (".") == 0);
 }
 
 static bool
@@ -627,9 +612,9 @@ test_withdraw (void)
     host.no_noreplace = kind >= 2;
 
     look_again (0, 0);
-    CHECK (create_image (&o, &created) == 0 && files () == 2);
+    CHECK (create_image (&o, &created) == 0 && files_in (".") == 2);
     created_withdraw (created);
-    CHECK (files () == 0);
+    CHECK (files_in (".") == 0);
 
     /* Another file has its name by now. */
     look_again (0, 0);
@@ -644,7 +629,7 @@ test_withdraw (void)
     look_again (0, 0);
     CHECK (create_image (&o, &created) == 0 && unlink (IMAGE) == 0);
     created_withdraw (created);
-    CHECK (files () == 0);
+    CHECK (files_in (".") == 0);
 
     /* Somebody reads it. */
     look_again (0, 0);
@@ -672,7 +657,7 @@ progress (void *opaque, uint64_t done, uint64_t total)
 {
   (void) opaque;
   /* The first step, before any file is there, does not know the whole yet. */
-  CHECK (told.steps == 0 ? done == 0 && files () == 0
+  CHECK (told.steps == 0 ? done == 0 && files_in (".") == 0
          : done > told.done && done <= total);
   CHECK (told.steps <= 1 || told.total == total);
   told.steps++;
@@ -705,7 +690,7 @@ test_progress (void)
       told.stop_at = at;
       look_again (0, 0);
       CHECK (make (&o) == -1 && errno == EINTR && told.steps == at);
-      CHECK (files () == 0);
+      CHECK (files_in (".") == 0);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "lib/changes.h"
+#include "lib/encrypted.h"
 #include "lib/images.h"
 
 #define IMAGE "keys.qcow2"
@@ -31,22 +32,6 @@ before (void *opaque, const char *path, enum storage_op op, const struct iovec *
 }
 
 static const struct storage_hooks hooks = { .before = before };
-
-static bool
-opens (const struct disk_options *options, const char *passphrase)
-{
-  struct disk_options o = *options;
-  struct disk *disk;
-
-  o.hooks = NULL;
-  o.secret = (struct image_secret) {
-    .passphrase = passphrase, .len = strlen (passphrase),
-  };
-  if (disk_open (&o, &disk) == -1)
-    return false;
-  CHECK (disk_close (disk) == 0);
-  return true;
-}
 
 int
 main (void)
@@ -69,11 +54,11 @@ main (void)
   CHECK (change_keys (&options, &exchange) == -1);
   CHECK (errno == EIO && lost == 1);
   CHECK (strstr (last_error (), "does not open the key slot") != NULL);
-  CHECK (opens (&options, IMAGES_SECRET) && !opens (&options, "new"));
+  CHECK (encrypted_opens (&options, IMAGES_SECRET) && !encrypted_opens (&options, "new"));
 
   options.hooks = NULL;
   CHECK (change_keys (&options, &exchange) == 0);
-  CHECK (!opens (&options, IMAGES_SECRET) && opens (&options, "new"));
+  CHECK (!encrypted_opens (&options, IMAGES_SECRET) && encrypted_opens (&options, "new"));
   free ((char *) options.path);
   images_leave ();
   return 0;

@@ -18,6 +18,7 @@
 #include "format/crypt.h"
 #include "format/luks.h"
 #include "lib/changes.h"
+#include "lib/encrypted.h"
 #include "lib/images.h"
 
 #define IMAGE "keys.qcow2"
@@ -59,21 +60,6 @@ __wrap_luks_parse (const char *path, const void *buf, size_t n, uint64_t bytes,
   return fails () ? -1 : __real_luks_parse (path, buf, n, bytes, luks);
 }
 
-static bool
-opens (const struct disk_options *options, const char *passphrase)
-{
-  struct disk_options o = *options;
-  struct disk *disk;
-
-  o.secret = (struct image_secret) {
-    .passphrase = passphrase, .len = strlen (passphrase),
-  };
-  if (disk_open (&o, &disk) == -1)
-    return false;
-  CHECK (disk_close (disk) == 0);
-  return true;
-}
-
 int
 main (void)
 {
@@ -108,17 +94,19 @@ main (void)
     countdown = UINT_MAX;
     blob_load (IMAGE, &now);
     untouched += blob_same (&now, &file);
-    CHECK (blob_same (&now, &file) || opens (&options, "second"));
+    CHECK (blob_same (&now, &file) || encrypted_opens (&options, "second"));
     blob_free (&now);
-    CHECK (opens (&options, IMAGES_SECRET));
+    CHECK (encrypted_opens (&options, IMAGES_SECRET));
     CHECK (change_keys (&options, &add) == 0);
-    CHECK (opens (&options, IMAGES_SECRET) && opens (&options, "second"));
+    CHECK (encrypted_opens (&options, IMAGES_SECRET) &&
+           encrypted_opens (&options, "second"));
   }
   quiet_errors = false;
   printf ("%u calls failed, %u of them before anything was written\n", k, untouched);
   CHECK (k > 4 && untouched > 0);
   countdown = UINT_MAX;
-  CHECK (opens (&options, IMAGES_SECRET) && opens (&options, "second"));
+  CHECK (encrypted_opens (&options, IMAGES_SECRET) &&
+         encrypted_opens (&options, "second"));
   CHECK (image_check (IMAGE) == 0);
   blob_free (&file);
   free ((char *) options.path);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "lib/changes.h"
+#include "lib/encrypted.h"
 #include "lib/images.h"
 
 #define IMAGE "keys.qcow2"
@@ -24,19 +25,7 @@ static struct disk_options options;
 static bool
 opens (const char *passphrase)
 {
-  struct disk *disk;
-  bool r;
-
-  options.secret = (struct image_secret) {
-    .passphrase = passphrase, .len = strlen (passphrase),
-  };
-  r = disk_open (&options, &disk) == 0;
-  if (r)
-    CHECK (disk_close (disk) == 0);
-  options.secret = (struct image_secret) {
-    .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET),
-  };
-  return r;
+  return encrypted_opens (&options, passphrase);
 }
 
 static int

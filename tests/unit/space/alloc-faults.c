@@ -19,6 +19,7 @@
 #include "space/freeset.h"
 #include "lib/alloc-image.h"
 #include "lib/allocations.h"
+#include "lib/nocalloc.h"
 #include "lib/shortage.h"
 
 /* 64 clusters in a block, and 4096 blocks are kept. */
@@ -46,23 +47,6 @@ before (void *opaque, const char *path, enum storage_op op, const struct iovec *
 }
 
 static const struct storage_hooks hooks = { .before = before };
-
-/* --- memory that fails (the linker's --wrap) --- */
-
-static bool no_memory;
-
-extern void *__real_calloc (size_t, size_t);
-extern void *__wrap_calloc (size_t, size_t);
-
-void *
-__wrap_calloc (size_t n, size_t size)
-{
-  if (no_memory) {
-    errno = ENOMEM;
-    return NULL;
-  }
-  return __real_calloc (n, size);
-}
 
 /* --- what is ours --- */
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "lib/alloc-model.h"
+#include "lib/nocalloc.h"
 
 static int fail_truncate;       /* errno, or 0 */
 static uint64_t size_limit = UINT64_MAX;        /* larger: EFBIG */
@@ -34,23 +35,6 @@ before (void *opaque, const char *name, enum storage_op op,
 }
 
 static const struct storage_hooks hooks = { .before = before };
-
-/* --- memory that fails (the linker's --wrap) --- */
-
-static bool no_memory;
-
-extern void *__real_calloc (size_t, size_t);
-extern void *__wrap_calloc (size_t, size_t);
-
-void *
-__wrap_calloc (size_t n, size_t size)
-{
-  if (no_memory) {
-    errno = ENOMEM;
-    return NULL;
-  }
-  return __real_calloc (n, size);
-}
 
 /* --- tests --- */
 

@@ -12,6 +12,7 @@
 
 #include "util/bytes.h"
 #include "lib/counts-model.h"
+#include "lib/nocalloc.h"
 
 static size_t fail_at, nwrites;
 static int fail_reads;          /* errno, or 0 */
@@ -35,23 +36,6 @@ before (void *opaque, const char *path, enum storage_op op,
 }
 
 static const struct storage_hooks hooks = { .before = before };
-
-/* --- memory that fails (the linker's --wrap) --- */
-
-static bool no_memory;
-
-extern void *__real_calloc (size_t, size_t);
-extern void *__wrap_calloc (size_t, size_t);
-
-void *
-__wrap_calloc (size_t n, size_t size)
-{
-  if (no_memory) {
-    errno = ENOMEM;
-    return NULL;
-  }
-  return __real_calloc (n, size);
-}
 
 /* --- tests --- */
 

@@ -8,7 +8,6 @@
 
 #include <config.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,6 +17,7 @@
 
 #include "storage/newfile.h"
 #include "lib/allocations.h"
+#include "lib/images.h"
 #include "lib/shortage.h"
 #include "lib/stubs.h"
 
@@ -31,20 +31,6 @@ place (const char *name)
 
   snprintf (path, sizeof path, "%s/%s", here, name);
   return path;
-}
-
-/* How many files there are. */
-static unsigned
-count (void)
-{
-  DIR *dir = opendir (here);
-  unsigned n = 0;
-
-  CHECK (dir != NULL);
-  while (readdir (dir))
-    n++;
-  closedir (dir);
-  return n - 2;
 }
 
 /* Makes a file of three bytes; MEANWHILE: something else gets its name. */
@@ -82,8 +68,8 @@ test_names (void)
     CHECK (strstr (last_error (), "cannot create"));
     quiet_errors = false;
   }
-  CHECK (count () == 0);
-  CHECK (make (place ("new"), NULL) == 0 && count () == 1);
+  CHECK (files_in (here) == 0);
+  CHECK (make (place ("new"), NULL) == 0 && files_in (here) == 1);
   CHECK (unlink (place ("new")) == 0);
 }
 
@@ -95,7 +81,7 @@ test_taken (void)
   CHECK (make (place ("new"), place ("new")) == -1 && errno == EEXIST);
   CHECK (newfile_check (place ("new")) == -1 && errno == EEXIST);
   quiet_errors = false;
-  CHECK (count () == 1 && unlink (place ("new")) == 0);
+  CHECK (files_in (here) == 1 && unlink (place ("new")) == 0);
   CHECK (newfile_check (place ("new")) == 0);
 }
 
@@ -119,7 +105,7 @@ test_no_memory (void)
       CHECK (met && err == ENOMEM && strstr (last_error (), strerror (ENOMEM)));
     else
       CHECK (unlink (place ("new")) == 0);
-    CHECK (count () == 0);
+    CHECK (files_in (here) == 0);
   }
   quiet_errors = false;
   CHECK (failed > 2);
@@ -183,7 +169,8 @@ test_replaced (void)
     check_text (before, names == 1 ? "" : "old");
     check_text (after, "new");
     CHECK (fstat (after, &st) == 0 && (st.st_mode & 07777) == 0604);
-    CHECK (lstat ("link", &st) == 0 && S_ISLNK (st.st_mode) && count () == names + 1);
+    CHECK (lstat ("link", &st) == 0 && S_ISLNK (st.st_mode));
+    CHECK (files_in (here) == names + 1);
     CHECK (close (before) == 0 && close (after) == 0);
     CHECK (unlink ("file") == 0 && unlink ("link") == 0);
   }
@@ -234,7 +221,7 @@ test_changed_meanwhile (void)
         CHECK (close (fd) == 0 && unlink (name) == 0);
       }
     }
-    CHECK (count () == 0);
+    CHECK (files_in (here) == 0);
   }
   quiet_errors = false;
 }

@@ -10,7 +10,6 @@
 
 #include <config.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,6 +23,7 @@
 
 #include "storage/reportfile.h"
 #include "lib/allocations.h"
+#include "lib/images.h"
 #include "lib/realcalls.h"
 #include "lib/shortage.h"
 #include "lib/stubs.h"
@@ -117,20 +117,6 @@ is_link (const char *path)
   return lstat (path, &st) == 0 && S_ISLNK (st.st_mode);
 }
 
-/* How many files there are. */
-static unsigned
-count (void)
-{
-  DIR *dir = opendir (".");
-  unsigned n = 0;
-
-  CHECK (dir != NULL);
-  while (readdir (dir))
-    n++;
-  closedir (dir);
-  return n - 2;
-}
-
 static void
 refused (const char *path, int err)
 {
@@ -156,7 +142,7 @@ test_files (void)
   CHECK (reportfile_check (&kind, "directory", false) == -1);
   refused ("directory", EEXIST);
   refused ("directory/none/new", ENOENT);
-  CHECK (count () == 4);
+  CHECK (files_in (".") == 4);
 }
 
 static void
@@ -173,7 +159,7 @@ test_links (void)
   CHECK (holds ("directory/target", "precious"));
   CHECK (unlink ("directory/target") == 0 && symlink ("link", "directory/target") == 0);
   refused ("directory/link", ELOOP);
-  CHECK (count () == 5);
+  CHECK (files_in (".") == 5);
 }
 
 /* --- others who come while the report is written --- */
@@ -213,7 +199,7 @@ take_away (void)
 static void
 test_races (void)
 {
-  const unsigned before = count ();
+  const unsigned before = files_in (".");
 
   meanwhile = put_stranger_over;
   refused ("place", EEXIST);
@@ -239,7 +225,7 @@ test_races (void)
   meanwhile = take_away;
   CHECK (put ("place") == 0 && holds ("place", OURS));
   meanwhile = NULL;
-  CHECK (count () == before + 1);
+  CHECK (files_in (".") == before + 1);
 }
 
 static void
@@ -251,7 +237,7 @@ die (void)
 static void
 test_killed (void)
 {
-  const unsigned before = count ();
+  const unsigned before = files_in (".");
   pid_t child;
 
   make ("place", OLDER);
@@ -261,20 +247,20 @@ test_killed (void)
     _exit (put ("place"));
   meanwhile = NULL;
   CHECK (child > 0 && waitpid (child, NULL, 0) == child);
-  CHECK (holds ("place", OLDER) && count () == before);
+  CHECK (holds ("place", OLDER) && files_in (".") == before);
 }
 
 static void
 test_no_link (void)
 {
-  const unsigned before = count ();
+  const unsigned before = files_in (".");
 
   make ("place", OLDER);
   link_errno = EEXIST;
   refused ("place", EAGAIN);
-  CHECK (holds ("place", OLDER) && count () == before);
+  CHECK (holds ("place", OLDER) && files_in (".") == before);
   link_errno = EPERM;
-  CHECK (put ("place") == 0 && holds ("place", OURS) && count () == before);
+  CHECK (put ("place") == 0 && holds ("place", OURS) && files_in (".") == before);
   link_errno = 0;
 }
 
@@ -320,7 +306,7 @@ put_disk_over (void)
 static void
 test_own_files (void)
 {
-  const unsigned before = count ();
+  const unsigned before = files_in (".");
   char name[40];
   int fd;
 
@@ -354,7 +340,7 @@ test_own_files (void)
   refused ("place", EEXIST);
   meanwhile = NULL;
   CHECK (holds ("place", OLDER) && close (disk) == 0);
-  CHECK (unlink ("place") == 0 && count () == before - 1);
+  CHECK (unlink ("place") == 0 && files_in (".") == before - 1);
   make ("place", "");
 }
 
@@ -457,7 +443,7 @@ test_no_memory (const char *path, const char *shown)
 
   for (uint64_t n = 0; met; n++) {
     make (shown, OLDER);
-    before = count ();
+    before = files_in (".");
     clear_last_error ();
     shortage_begin ((struct shortage) { n, 1 });
     errno = 0;
@@ -468,7 +454,7 @@ test_no_memory (const char *path, const char *shown)
     if (r == -1)
       CHECK (met && err == ENOMEM && strstr (last_error (), strerror (ENOMEM)));
     CHECK (holds (shown, r == 0 ? OURS : OLDER));
-    CHECK (count () == before);
+    CHECK (files_in (".") == before);
   }
   printf ("%s: %u allocations failed\n", path, failed);
   CHECK (failed > 1);
