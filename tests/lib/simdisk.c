@@ -9,9 +9,10 @@
  * contents or any of the later ones; sectors are independent of each other, and so are
  * changes of the size.  Real disks are less malicious, but fdatasync promises no more.
  *
- * An external data file can be added.  Both files are on the same disk and lose power
- * together, but each has its own syncs: what is durable in one file implies nothing about
- * the other.
+ * An external data file can be added, or one that does not exist yet: it appears under
+ * its name, for programs that open it, when it is linked there.  Both files are on the
+ * same disk and lose power together, but each has its own syncs: what is durable in one
+ * file implies nothing about the other.
  *
  * A sync covers exactly the changes that had ended when it began.  It takes a moment to
  * return, so that tests detect code that relies on more.  Changes that are made through
@@ -53,6 +54,7 @@ struct simfile {
   struct change *log;
   unsigned n, room;
   uint64_t clock;               /* counts what begins or ends */
+  bool appears;                 /* it did not exist at first */
 };
 
 struct simdisk {
@@ -332,6 +334,8 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
 
   CHECK (op <= STORAGE_OP_SYNC_DIR);
   s->operations[op]++;
+  if (op == STORAGE_OP_SYNC_DIR && f->appears)
+    blob_save (f->path, &f->now);
   err = fails (s, f, op, offset + count);
   if (err != 0) {
     s->failures++;
@@ -350,6 +354,8 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
     return -1;
   }
 
+  if (op == STORAGE_OP_LINK && f->appears)
+    return 0;
   if (op == STORAGE_OP_READ)
     read_now (f, iov, niov, offset);
   began = begin_now (f, op, iov, niov, offset, count);
@@ -531,12 +537,14 @@ void
 simdisk_add (struct simdisk *s, const char *path)
 {
   struct simfile *f = &s->files[s->nr_files++];
-  struct blob b;
+  struct blob b = { .len = 0 };
 
   CHECK (s->nr_files <= 2);
   f->path = strdup (path);
   CHECK (f->path != NULL);
-  blob_load (path, &b);
+  f->appears = access (path, F_OK) == -1;
+  if (!f->appears)
+    blob_load (path, &b);
   resize (&f->now, &f->now_room, b.len);
   memcpy (f->now.data, b.data, b.len);
   resize (&f->durable, &f->durable_room, b.len);

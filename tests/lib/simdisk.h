@@ -18,7 +18,7 @@ struct simdisk;
 /* Takes the contents from the file at PATH (absolute), which is never changed.  SEED
  * determines how long operations take. */
 extern struct simdisk *simdisk_new (const char *path, uint64_t seed);
-/* Adds a second file: the image's external data file. */
+/* Adds a second file: the image's external data file, or one that is created later. */
 extern void simdisk_add (struct simdisk *, const char *path);
 /* Operations take no time from now on: for one thread. */
 extern void simdisk_hurry (struct simdisk *);
