@@ -96,6 +96,16 @@ resize (struct blob *b, uint64_t *room, uint64_t size)
   b->len = size;
 }
 
+/* The contents of B become those of FROM. */
+static void
+copy_contents (struct blob *b, uint64_t *room, const struct blob *from)
+{
+  resize (b, room, 0);
+  resize (b, room, from->len);
+  if (from->len > 0)
+    memcpy (b->data, from->data, from->len);
+}
+
 /* --- the log --- */
 
 /* Sectors [first, first+n) have just changed in `now'. */
@@ -427,10 +437,7 @@ cut_file (struct simfile *s, struct rng *rng, enum power_cut kind, unsigned shif
   uint64_t k;
   unsigned i;
 
-  resize (out, &s->cut_room, 0);
-  resize (out, &s->cut_room, s->durable.len);
-  memcpy (out->data, s->durable.data, s->durable.len);
-
+  copy_contents (out, &s->cut_room, &s->durable);
   for (i = 0; i < s->n; i++) {
     const struct change *c = &s->log[i];
     bool whole = false;
@@ -498,14 +505,6 @@ simdisk_is_durable (struct simdisk *s, bool raw)
   return r;
 }
 
-/* The contents of B become those of FROM. */
-static void
-copy_contents (struct blob *b, uint64_t *room, const struct blob *from)
-{
-  resize (b, room, from->len);
-  memcpy (b->data, from->data, from->len);
-}
-
 void
 simdisk_lose (struct simdisk *s, struct rng *rng, enum power_cut kind)
 {
@@ -545,10 +544,8 @@ simdisk_add (struct simdisk *s, const char *path)
   f->appears = access (path, F_OK) == -1;
   if (!f->appears)
     blob_load (path, &b);
-  resize (&f->now, &f->now_room, b.len);
-  memcpy (f->now.data, b.data, b.len);
-  resize (&f->durable, &f->durable_room, b.len);
-  memcpy (f->durable.data, b.data, b.len);
+  copy_contents (&f->now, &f->now_room, &b);
+  copy_contents (&f->durable, &f->durable_room, &b);
   blob_free (&b);
   reach_hook (path, &s->hooks);
 }
