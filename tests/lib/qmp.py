@@ -11,10 +11,12 @@
 #   w = Writers(URI, PATH).start()  clients that write while the disk changes
 #   both = Both(SOCKETS, TMP)       clients of the servers that start_both starts
 #   both.ask(...), both.get(...)    as above, if both give the same answer
+#   both = ServedBoth(...)          the same, with clients of the disks: start_both_served
 
 import json
 import random
 import socket
+import subprocess
 import threading
 
 import nbd
@@ -163,6 +165,38 @@ class Both:
 
     def until_status(self, *states):
         return self.compare(states, lambda c: c.until_status(*states))
+
+
+class ServedBoth(Both):
+    """What clients write while a job is ready may be counted in its events, or not yet."""
+    def __init__(self, sockets, tmp):
+        super().__init__(sockets, tmp, lambda key, of: key in ("len", "offset") and
+                         "busy" not in of)
+        self.handles = [connect(sockets + s) for s in ("/main.sock", "/t.nbd")]
+
+    def until_ready(self, id):
+        return self.until_event("BLOCK_JOB_READY", device=id)
+
+    def until_gone(self, id):
+        return self.until_event("JOB_STATUS_CHANGE", id=id, status="null")
+
+    def write(self, data, at):
+        for h in self.handles:
+            h.pwrite(data, at)
+            h.flush()
+
+    def contents(self, c, name, fmt="qcow2"):
+        """What QEMU finds in that server's file, which may be in use."""
+        shown = self.dirs[c] + "/shown.raw"
+        subprocess.run(["qemu-img", "convert", "-U", "-f", fmt, "-O", "raw",
+                        "%s/%s" % (self.dirs[c], name), shown], check=True)
+        with open(shown, "rb") as f:
+            return f.read()
+
+    def same_contents(self, name, fmt="qcow2"):
+        a, b = [self.contents(c, name, fmt) for c in self.clients]
+        assert a == b, name
+        return a
 
 
 class Writers:

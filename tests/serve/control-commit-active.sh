@@ -30,44 +30,15 @@ make_chain ours
 make_chain theirs
 start_both_served a.qcow2 node0
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
-import subprocess
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import sys
-import nbd
-from qmp import Both
+from qmp import ServedBoth
 
-sockdir, tmp, uri = sys.argv[1:]
-# (What clients write while a job is ready may be counted in events, or not yet.)
-both = Both(sockdir, tmp, lambda key, of: key in ("len", "offset") and "busy" not in of)
-ours, same, ok, until = both.ours, both.ask, both.get, both.until_event
-
-def connect(uri):
-    h = nbd.NBD()
-    h.connect_uri(uri)
-    return h
-handles = [connect(uri), connect("nbd+unix:///?socket=" + sockdir + "/t.nbd")]
-
-def ready(id):
-    return until("BLOCK_JOB_READY", device=id)
-
-def gone(id):
-    return until("JOB_STATUS_CHANGE", id=id, status="null")
-
-def write(data, at):
-    for h in handles:
-        h.pwrite(data, at)
-        h.flush()
-
-def contents(file):
-    subprocess.run(["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", file,
-                    tmp + "/shown.raw"], check=True)
-    with open(tmp + "/shown.raw", "rb") as f:
-        return f.read()
-
-def same_contents(name):
-    a, b = [contents(both.dirs[c] + "/" + name) for c in both.clients]
-    assert a == b, name
-    return a
+sockdir, tmp = sys.argv[1:]
+both = ServedBoth(sockdir, tmp)
+ours, same, ok = both.ours, both.ask, both.get
+ready, gone, until = both.until_ready, both.until_gone, both.until_event
+handles, write, same_contents = both.handles, both.write, both.same_contents
 
 def snapshot(name):
     ok("blockdev-snapshot-sync", node_name="node0" if name == "s1" else "s1",

@@ -30,48 +30,20 @@ make_one theirs
 
 start_both_served a.qcow2 node0
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$uri" <<'PY'
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import subprocess
 import sys
-import nbd
-from qmp import Both
+from qmp import ServedBoth
 
-sockdir, tmp, uri = sys.argv[1:]
-# (What clients write while a job is ready may be counted in events, or not yet.)
-both = Both(sockdir, tmp, lambda key, of: key in ("len", "offset") and "busy" not in of)
-ours, same, ok, both_until = both.ours, both.ask, both.get, both.until_event
-
-def connect(uri):
-    h = nbd.NBD()
-    h.connect_uri(uri)
-    return h
-handles = [connect(uri), connect("nbd+unix:///?socket=" + sockdir + "/t.nbd")]
+sockdir, tmp = sys.argv[1:]
+both = ServedBoth(sockdir, tmp)
+ours, same, ok = both.ours, both.ask, both.get
+ready, gone, both_until = both.until_ready, both.until_gone, both.until_event
+handles, write, same_contents = both.handles, both.write, both.same_contents
 
 def add(name, file, driver="qcow2", **more):
     ok("blockdev-add", driver=driver, node_name=name,
        file={"driver": "file", "filename": "DIR/" + file}, **more)
-
-def ready(id):
-    return both_until("BLOCK_JOB_READY", device=id)
-
-def gone(id):
-    return both_until("JOB_STATUS_CHANGE", id=id, status="null")
-
-def write(data, at):
-    for h in handles:
-        h.pwrite(data, at)
-        h.flush()
-
-def contents(place, name, fmt="qcow2"):
-    subprocess.run(["qemu-img", "convert", "-U", "-f", fmt, "-O", "raw", place + name,
-                    tmp + "/shown.raw"], check=True)
-    with open(tmp + "/shown.raw", "rb") as f:
-        return f.read()
-
-def same_contents(name, fmt="qcow2"):
-    a, b = [contents(both.dirs[c] + "/", name, fmt) for c in both.clients]
-    assert a == b, name
-    return a
 
 mirror = "blockdev-mirror"
 add("t1", "t1.qcow2")
@@ -201,7 +173,7 @@ assert ours.get("query-jobs")[0]["status"] == "ready"
 handles[0].pwrite(b"n" * 512, 2 << 20)
 ours.get("job-cancel", id="n")
 ours.until_event("JOB_STATUS_CHANGE", id="n", status="null")
-got = contents(tmp + "/ours/", "none.raw", "raw")
+got = both.contents(ours, "none.raw", "raw")
 assert got[2 << 20] == ord("n") and not any(got[:2 << 20]) and not any(got[3 << 20:])
 
 # sync=top needs the same files below.
@@ -226,8 +198,8 @@ assert names[:2] == ["next", "t2"], names
 handles[0].pwrite(b"p" * 512, 0)
 handles[0].flush()
 shown = handles[0].pread(8 << 20, 0)
-assert contents(tmp + "/ours/", "next.qcow2") == shown
-assert contents(tmp + "/ours/", "over.qcow2")[512:] == shown[512:]
+assert both.contents(ours, "next.qcow2") == shown
+assert both.contents(ours, "over.qcow2")[512:] == shown[512:]
 with open(tmp + "/model.raw", "wb") as f:
     f.write(shown)
 PY
