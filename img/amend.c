@@ -48,6 +48,7 @@ static const struct option
 
 static const struct { const char *name, *text; } all[] = {
   { "compat", "the version of the format: 0.10 (v2) or 1.1 (v3)" },
+  { "data_file", "the name of the external data file in the header" },
   { "data_file_raw", "off: the data file is not a raw image any more" },
   { "encrypt.iter-time", "milliseconds to test the new passphrase (2000)" },
   { "encrypt.keyslot", "the key slot that is used or erased" },
@@ -60,6 +61,7 @@ static const struct { const char *name, *text; } all[] = {
 };
 
 struct amending {
+  struct key_values kv;         /* what -o says */
   const char *passphrase;       /* that opens the image; in use, it is open */
   struct keyedit keys;
   bool changes_keys, changes_features, changes_size, force;
@@ -101,6 +103,7 @@ read_features (struct key_values *kv, struct amending *m)
   const char *bits = key_values_take (kv, "refcount_bits");
   uint64_t n = 0;
 
+  m->amend.data_file = key_values_take (kv, "data_file");
   if ((compat && parse_compat ("compat=", compat, &m->amend.version) == -1) ||
       (bits && parse_number ("refcount_bits=", bits, 1, 64, &n) == -1) ||
       read_choice (kv, "lazy_refcounts", &m->amend.lazy_refcounts,
@@ -108,7 +111,7 @@ read_features (struct key_values *kv, struct amending *m)
       read_choice (kv, "data_file_raw", &m->amend.data_file_raw, &m->changes_features) == -1)
     return -1;
   m->amend.refcount_bits = n;
-  m->changes_features |= compat || bits;
+  m->changes_features |= compat || bits || m->amend.data_file;
   return 0;
 }
 
@@ -223,18 +226,14 @@ make (void *opaque, struct disk *disk)
 static int
 read_all (const struct arguments *a, const struct secrets *s, struct amending *m)
 {
-  struct key_values kv = { .n = 0 };
   const char *text;
   unsigned i = 0;
-  int r = 0;
 
-  while (r == 0 && (text = next_value (a, &option_amended, &i)))
-    r = key_values_add (&kv, text, NULL);
-  if (r == 0)
-    r = kv.n == 0 ? refuse_amend ("-o is required: what is to change")
-      : read_options (&kv, s, m);
-  key_values_free (&kv);
-  return r;
+  while ((text = next_value (a, &option_amended, &i)))
+    if (key_values_add (&m->kv, text, NULL) == -1)
+      return -1;
+  return m->kv.n == 0 ? refuse_amend ("-o is required: what is to change")
+    : read_options (&m->kv, s, m);
 }
 
 static int
@@ -244,13 +243,14 @@ amend (const struct arguments *a, struct imagefile *f, const struct secrets *s)
     .passphrase = f->options.secret.passphrase, .keys = { KEYEDIT_NONE },
     .force = is_given (a, &option_force),
   };
-  int r;
+  int r = read_all (a, s, &m);
 
-  if (read_all (a, s, &m) == -1)
-    return -1;
-  progress_begin (a, false);
-  r = change_image (f, m.changes_size, make, &m);
-  progress_end (r == 0);
+  if (r == 0) {
+    progress_begin (a, false);
+    r = change_image (f, m.changes_size, make, &m);
+    progress_end (r == 0);
+  }
+  key_values_free (&m.kv);
   return r;
 }
 
@@ -336,6 +336,7 @@ amend_live (const struct arguments *a, struct live *l)
       ? change_keys_live (a, l, &m.keys)
       : refuse_amend ("-o: with --control, only passphrases (encrypt.) can be amended; "
                       "resize changes the size");
+  key_values_free (&m.kv);
   secrets_free (s);
   return r;
 }

@@ -10,9 +10,13 @@
 
 #define PROGRAM "nbdkit-qcow2-img"
 
+struct command;
+
 /* How the user has called it: PROGRAM, or nbdkit-qcow2-NAME, which runs the command NAME.
  * Messages begin with it; "": with nothing. */
 extern const char *called;
+/* Messages propose an option only if the command that runs has it: see words.c. */
+extern void words_are_for (const struct command *);
 
 /* -LETTER, --NAME [VALUE]. */
 struct option {

@@ -120,6 +120,7 @@ run_command (const struct command *command, char **words)
   int status = command->usage ? command->usage : EXIT_FAILURE;
 
   output_lost = command->output_lost;
+  words_are_for (command);
   if (arguments_parse (&a, command, words) == 0) {
     if (is_given (&a, &option_help)) {
       help_command (command);

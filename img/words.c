@@ -17,6 +17,7 @@
 #include "util/remedy.h"
 #include "util/report.h"
 #include "img/command.h"
+#include "img/imagefile.h"
 #include "img/progress.h"
 
 void
@@ -74,8 +75,42 @@ static const char *const words[NR_REMEDIES] = {
   [REMEDY_WRITE_NBD] = "NBD has no locks",
 };
 
+/* What a command proposes that lacks the option which the words above name. */
+static const struct { const struct option *option; const char *words; }
+  instead[NR_REMEDIES] = {
+    [REMEDY_DATA_FILE] = {
+      &option_image_opts, "\"" PROGRAM " amend -o data_file=FILE\", with --image-opts, "
+      "names another one"
+    },
+    [REMEDY_NO_LOCK] = { &option_force_share, "the filesystem may not support locks" },
+    [REMEDY_PASSPHRASE_BELOW] = {
+      &option_image_opts, "the images of the chain may have different passphrases: \""
+      PROGRAM " check\" takes more than one, with --image-opts"
+    },
+  };
+
+static const struct command *running;   /* NULL: none yet */
+
+void
+words_are_for (const struct command *command)
+{
+  running = command;
+}
+
+static bool
+has_option (const struct command *command, const struct option *option)
+{
+  const struct option *const *o = command->options;
+
+  while (*o && *o != option)
+    o++;
+  return *o != NULL;
+}
+
 const char *
 remedy (enum remedy r)
 {
-  return words[r];
+  const struct option *const o = instead[r].option;
+
+  return o && running && !has_option (running, o) ? instead[r].words : words[r];
 }

@@ -106,6 +106,11 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
   else if (a->data_file_raw == AMEND_ON && !image_data_is_raw (image))
     why = "only a new image can get a raw data file: the data file would have to contain "
       "the same bytes as the disk";
+  else if (a->data_file && image->data == NULL)
+    why = "it has no external data file that could have another name";
+  else if (a->data_file && strlen (a->data_file) > min64 (image->header.cluster_size,
+                                                          QCOW2_MAX_DATA_FILE_NAME))
+    why = "the name of the data file is too long";
   if (why == NULL)
     return 0;
   report_error ("%s: %s%s%s", storage_path (image->file), why, cure[0] ? ": " : "", cure);
@@ -218,6 +223,7 @@ change (const struct image *image, const struct disk_options *d, const struct am
   sh.refcount_order = refcount_order;
   choose (&sh.lazy_refcounts, a->lazy_refcounts);
   choose (&sh.data_file_raw, a->data_file_raw);
+  sh.data_file = a->data_file;
   if (version != image->header.version && convert (image, d, s, &sh) == -1)
     return -1;
   return shadow_commit (s, &sh);

@@ -17,9 +17,11 @@ struct amend {
   unsigned refcount_bits;       /* 0: as they are */
   enum amend_choice lazy_refcounts;
   enum amend_choice data_file_raw;
+  const char *data_file;        /* its name in the header; "": none; NULL: as it is */
 };
 
-/* Makes all of these changes in one step; the disk shows the same data.  Returns 0, or -1
+/* Makes all of these changes in one step; the disk shows the same data, and goes on with
+ * the data file that it has opened, whatever the header names.  Returns 0, or -1
  * (reported): the image is unchanged, unless its health has failed. */
 extern int amend_disk (struct disk *, const struct amend *);
 

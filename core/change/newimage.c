@@ -39,7 +39,6 @@
 #include "change/newimage.h"
 
 #define MAX_BACKING_FORMAT 15
-#define MAX_DATA_FILE_NAME 4095
 /* QEMU writes names of features only with clusters of at least this size. */
 #define MIN_CLUSTER_OF_NAMES 4097
 #define SUBCLUSTERS_ALLOCATED UINT64_C (0xffffffff)
@@ -180,7 +179,7 @@ check_names (const struct newimage *n)
     bytes += strlen (o->backing_file) + extension_bytes (strlen (o->backing_format));
   }
   if (o->data_file) {
-    if (check_name ("data file", o->data_file, MAX_DATA_FILE_NAME) == -1)
+    if (check_name ("data file", o->data_file, QCOW2_MAX_DATA_FILE_NAME) == -1)
       return -1;
     bytes += extension_bytes (strlen (o->data_file));
   }
@@ -426,7 +425,7 @@ make_header (const struct newimage *n, uint8_t buf[MAX_HEADER])
 }
 
 _Static_assert (sizeof (struct qcow2_header) + 6 * sizeof (struct qcow2_extension) +
-                QCOW2_MAX_BACKING_NAME + MAX_BACKING_FORMAT + MAX_DATA_FILE_NAME +
+                QCOW2_MAX_BACKING_NAME + MAX_BACKING_FORMAT + QCOW2_MAX_DATA_FILE_NAME +
                 sizeof (struct qcow2_ext_crypto) + sizeof feature_names +
                 6 * 8 <= MAX_HEADER, "the largest header");
 

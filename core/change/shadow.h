@@ -102,6 +102,7 @@ struct shadow_header {
   unsigned version;
   unsigned refcount_order;      /* (version 2: 4) */
   bool lazy_refcounts, data_file_raw;   /* features (version 3) */
+  const char *data_file;        /* another name; "": none; NULL: as it is */
 };
 
 /* Has the header enough space for this?  -1: no (reported). */

@@ -223,6 +223,11 @@ plan_header (struct shadow *s, const struct shadow_header *sh,
     headerwrite_set_version (w, sh->version);
   set_fields (headerwrite_fields (w), s->h, sh, p);
   headerwrite_drop_foreign (w);
+  if (sh->data_file && sh->data_file[0] == '\0')
+    headerwrite_drop_extension (w, QCOW2_EXT_DATA_FILE);
+  else if (sh->data_file)
+    headerwrite_put_extension (w, QCOW2_EXT_DATA_FILE, sh->data_file,
+                               strlen (sh->data_file));
   shadow_get_header (s, &before);
   if (sh->bitmaps_offset != before.bitmaps_offset)
     bitmapext_put (w, sh->nr_bitmaps, sh->bitmaps_bytes, sh->bitmaps_offset, stays);

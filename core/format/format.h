@@ -197,6 +197,7 @@ _Static_assert (sizeof (struct qcow2_extended_entry) == 16, "extended entry");
 #define QCOW2_MAX_REFTABLE_BYTES (8u << 20)
 #define QCOW2_MAX_REFCOUNT_ORDER 6
 #define QCOW2_MAX_BACKING_NAME 1023
+#define QCOW2_MAX_DATA_FILE_NAME 4095
 #define QCOW2_MAX_SNAPSHOTS 65536
 #define QCOW2_MAX_SNAPSHOT_TABLE (64u << 20)
 #define QCOW2_MAX_SNAPSHOT_EXTRA 1024

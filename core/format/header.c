@@ -38,7 +38,6 @@
 #include "format/header.h"
 
 #define MAX_BACKING_FORMAT 15
-#define MAX_DATA_FILE_NAME 4095
 #define MAX_BITMAP_DIRECTORY (UINT64_C (1024) * QCOW2_MAX_BITMAPS)
 
 /* The state of header_parse.  (What is refused is invalid, unless a `fault' was set.) */
@@ -492,9 +491,9 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
     h->backing_format = NULL;
     return copy_name (p, pos, len, &h->backing_format);
   case QCOW2_EXT_DATA_FILE:
-    if (len > MAX_DATA_FILE_NAME)
+    if (len > QCOW2_MAX_DATA_FILE_NAME)
       return refuse_header (p, pos, "the data file's name has %" PRIu32 " bytes, "
-                            "more than %d", len, MAX_DATA_FILE_NAME);
+                            "more than %d", len, QCOW2_MAX_DATA_FILE_NAME);
     return copy_name (p, pos, len, &h->data_file);
   case QCOW2_EXT_BITMAPS:
     return parse_bitmaps (p, pos, len);

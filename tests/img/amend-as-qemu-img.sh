@@ -66,4 +66,32 @@ img_refused 'would become smaller: use resize --shrink' \
 both amend --force -o lazy_refcounts=on,size=19M disk.qcow2
 same_image qcow2 disk.qcow2
 img_refused 'use rebase' amend -o backing_file=x disk.qcow2
+
+# --- The name of the data file.  Nothing else changes, and the file need not be there.
+in_both qemu-img create -q -f qcow2 -o data_file=first.raw,cluster_size=512 named.qcow2 1M
+in_both qemu-io -f qcow2 -c 'write -P 5 0 64k' named.qcow2
+in_both cp first.raw second.raw
+for options in data_file=second.raw data_file=second.raw,size=2M \
+    data_file=first.raw,lazy_refcounts=on data_file=gone.raw; do
+  both amend -o "$options" named.qcow2
+  diff <(cd theirs && facts qcow2 named.qcow2) <(cd ours && facts qcow2 named.qcow2)
+done
+img_refused 'gone.raw: .*use --image-opts with data-file.filename=PATH' map named.qcow2
+second=driver=qcow2,file.filename=named.qcow2,data-file.filename=second.raw
+(cd ours && img amend --image-opts -o data_file=second.raw "$second")
+(cd ours && check_clean named.qcow2)
+(cd ours && qemu-io -f qcow2 -c 'read -P 5 0 64k' -c 'read -P 0 64k 1M' named.qcow2) |
+  tee read
+if grep -i 'verification failed' read; then fail "not the same data"; fi
+before=$(fingerprint ours/named.qcow2)
+(cd theirs && qemu-img amend --image-opts -o data_file=second.raw \
+  driver=qcow2,file.filename=named.qcow2,data-file.driver=file,data-file.filename=second.raw)
+for bad in "data_file=second.raw disk.qcow2" "data_file=$(printf '%0500d' 0) named.qcow2"; do
+  # shellcheck disable=SC2086
+  both_status amend -o $bad
+  [ "$status" = 1 ]
+done
+[ "$before" = "$(fingerprint ours/named.qcow2)" ]
+both amend -o data_file= named.qcow2
+diff <(cd theirs && facts qcow2 named.qcow2) <(cd ours && facts qcow2 named.qcow2)
 img amend -o help | grep -E '^  compat '

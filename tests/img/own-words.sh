@@ -102,5 +102,22 @@ said 'too large: the maximum' create -f qcow2 new.qcow2 7E
 said 'too large: the maximum' measure -O qcow2 --size 7E
 said '^[^ ]* -c cannot be used with data_file=' convert -c -O qcow2 -o data_file=data \
   disk.raw new.qcow2
+said 'data_file=: a new data file must be a file' create -f qcow2 \
+  -o data_file=nbd://localhost/x new.qcow2 1M
 said '^[^ ]* -c cannot be used with encrypt.format=' convert -c -O qcow2 "${secret[@]}" \
   -o encrypt.format=luks,encrypt.key-secret=s disk.raw new.qcow2
+
+# A command without --image-opts proposes another one, which mends it.
+cd ours
+qemu-img create -q -f qcow2 -o data_file=old.raw data.qcow2 1M
+mv old.raw moved.raw
+qemu-img create -q -f qcow2 "${other[@]}" -u -b secret.qcow2 -F qcow2 \
+  -o encrypt.format=luks,encrypt.key-secret=t,encrypt.iter-time=10 both.qcow2 1M
+if img validate "${other[@]}" data.qcow2 both.qcow2 > ../tap; then fail "both files?"; fi
+cat ../tap
+if grep -e '--image-opts with ' ../tap; then fail "validate has no --image-opts"; fi
+grep 'data.qcow2: "nbdkit-qcow2-img amend -o data_file=FILE", with --image-opts, ' ../tap
+grep 'secret.qcow2: .*"nbdkit-qcow2-img check" takes more than one, with --image-opts' ../tap
+img amend --image-opts -o data_file=moved.raw \
+  driver=qcow2,file.filename=data.qcow2,data-file.filename=moved.raw
+img validate data.qcow2
