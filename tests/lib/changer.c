@@ -11,10 +11,13 @@
 #include <unistd.h>
 
 #include "util/bytes.h"
+#include "util/cleanup.h"
 #include "disk/export.h"
 #include "change/amend.h"
 #include "change/bitmapedit.h"
 #include "change/edit.h"
+#include "change/keyedit.h"
+#include "change/relink.h"
 #include "lib/changer.h"
 #include "lib/stubs.h"
 #include "lib/trials.h"
@@ -176,6 +179,53 @@ amend (struct changer *c)
   changed (c, amend_disk (c->disk, &a));
 }
 
+/* The second passphrase comes and goes; the first one opens the image all the time. */
+static void
+change_keys (struct changer *c)
+{
+  const struct keyedit e = {
+    KEYEDIT_NONE, .add = c->has_key ? NULL : "live", .erase = c->has_key ? "live" : NULL,
+    .iter_ms = 1,
+  };
+
+  if (changed (c, keyedit_disk (c->disk, &e)))
+    c->has_key = !c->has_key;
+}
+
+/* Another name for the same file, or the first one again; to be freed.  NULL: there is no
+ * other one. */
+static char *
+choose_name (const char *now)
+{
+  char *name = NULL;
+
+  if (now == NULL)
+    return strdup ("");
+  if (strncmp (now, "./", 2) == 0)
+    return strdup (now + 2);
+  if (now[0] != '/' && strchr (now, ':') == NULL)
+    CHECK (asprintf (&name, "./%s", now) > 0);
+  return name;
+}
+
+static void
+change_names (struct changer *c)
+{
+  CLEANUP_FREE char *name = NULL;
+  bool encrypted;
+  {
+    DISK_SECTION_FOR_BLOCK now = disk_enter (c->disk);
+    const struct header *const h = &now.view->image->header;
+
+    encrypted = h->crypt_method == QCOW2_CRYPT_LUKS;
+    name = choose_name (h->backing_file);
+  }
+  if (encrypted && rng_below (&c->rng, 3))
+    change_keys (c);
+  else if (name)
+    changed (c, relink_disk (c->disk, name));
+}
+
 /* --- the thread --- */
 
 static void *
@@ -184,10 +234,11 @@ change (void *opaque)
   struct changer *c = opaque;
 
   while (!c->ends) {
-    switch (rng_below (&c->rng, 4)) {
+    switch (rng_below (&c->rng, 5)) {
     case 0: change_snapshot (c); break;
     case 1: change_bitmaps (c); break;
     case 2: grow (c); break;
+    case 3: change_names (c); break;
     default: amend (c);
     }
     if (c->has_snapshot)
@@ -197,6 +248,8 @@ change (void *opaque)
   if (c->has_snapshot)
     change_snapshot (c);
   remove_bitmaps (c);
+  if (c->has_key)
+    change_keys (c);
   return NULL;
 }
 

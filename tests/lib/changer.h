@@ -29,16 +29,18 @@ struct changer {
   pthread_t thread;
   atomic_bool ends;
   bool has_snapshot, has_bitmap;
+  bool has_key;
   bool is_divided;              /* another bitmap, "next", records in place of it */
   unsigned char *shown;         /* by the snapshot */
   uint64_t len;
 };
 
 /* It creates and deletes a snapshot and a bitmap, both called "live", together or not,
- * has another bitmap record in place of that one and merges it, and changes features.
- * What the snapshot shows must not change. */
+ * has another bitmap record in place of that one and merges it, changes features, adds
+ * and erases a passphrase, and gives the backing file another name.  What the snapshot
+ * shows must not change. */
 extern void changer_start (struct changer *);
-/* Waits until the snapshot and the bitmaps are gone again. */
+/* Waits until the snapshot, the bitmaps and the passphrase are gone again. */
 extern void changer_stop (struct changer *);
 
 #endif /* TEST_CHANGER_H */
