@@ -26,7 +26,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,22 +62,7 @@ preallocation_name (enum preallocation p)
   return names[p];
 }
 
-static int refuse_image (const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 1, 2)));
-
-static int
-refuse_image (const char *fmt, ...)
-{
-  char text[300];
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (text, sizeof text, fmt, args);
-  va_end (args);
-  report_error ("%s", text);
-  errno = EINVAL;
-  return -1;
-}
+#define refuse_image(...) report_refusal (EINVAL, __VA_ARGS__)
 
 /* --- which options can be combined --- */
 

@@ -35,7 +35,6 @@
 #include <endian.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,23 +130,8 @@ struct crypt_cipher {
 
 /* --- supported ciphers --- */
 
-static int
-refuse_cipher (const char *path, const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 2, 3)));
-
-static int
-refuse_cipher (const char *path, const char *fmt, ...)
-{
-  char text[500];
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (text, sizeof text, fmt, args);
-  va_end (args);
-  report_error ("%s: encryption: %s", path, text);
-  errno = ENOTSUP;
-  return -1;
-}
+#define refuse_cipher(path, fmt, ...)                                           \
+  report_refusal (ENOTSUP, "%s: encryption: " fmt, path, ##__VA_ARGS__)
 
 int
 crypt_openssl_failed (const char *path, const char *part, const char *what)

@@ -25,7 +25,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,24 +53,9 @@ struct parse {
 #define FIELD(name) offsetof (struct qcow2_header, name)
 
 /* Reports that something at OFFSET of the header is wrong.  Returns -1. */
-static int
-refuse_header (const struct parse *p, uint64_t offset, const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 3, 4)));
-
-static int
-refuse_header (const struct parse *p, uint64_t offset, const char *fmt, ...)
-{
-  char text[600];
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (text, sizeof text, fmt, args);
-  va_end (args);
-  report_error ("%s: qcow2 header: offset %" PRIu64 ": %s",
-                p->path, offset, text);
-  errno = EINVAL;
-  return -1;
-}
+#define refuse_header(p, offset, fmt, ...)                                      \
+  report_refusal (EINVAL, "%s: qcow2 header: offset %" PRIu64 ": " fmt, (p)->path, \
+                  (uint64_t) (offset), ##__VA_ARGS__)
 
 bool
 header_is_qcow2 (const void *buf, size_t len)

@@ -27,7 +27,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,23 +82,9 @@ struct parse {
    offsetof (struct luks_slot_header, name))
 
 /* Reports that something at OFFSET of the header is wrong.  Returns -1. */
-static int
-refuse_luks (const struct parse *p, uint64_t offset, const char *fmt, ...)
-  __attribute__ ((__format__ (__printf__, 3, 4)));
-
-static int
-refuse_luks (const struct parse *p, uint64_t offset, const char *fmt, ...)
-{
-  char text[300];
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (text, sizeof text, fmt, args);
-  va_end (args);
-  report_error ("%s: LUKS header: offset %" PRIu64 ": %s", p->path, offset, text);
-  errno = EINVAL;
-  return -1;
-}
+#define refuse_luks(p, offset, fmt, ...)                                        \
+  report_refusal (EINVAL, "%s: LUKS header: offset %" PRIu64 ": " fmt, (p)->path, \
+                  (uint64_t) (offset), ##__VA_ARGS__)
 
 /* --- the header --- */
 

@@ -200,6 +200,18 @@ report_error (const char *fmt, ...)
   va_end (args);
 }
 
+int
+report_refusal (int err, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start (args, fmt);
+  vreport (fmt, args);
+  va_end (args);
+  errno = err;
+  return -1;
+}
+
 /* (It is the last message of this thread, so what came before stays here.) */
 void
 report_public (const char *fmt, ...)

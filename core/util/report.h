@@ -19,7 +19,10 @@ extern void report_line (enum report_level, const char *text);
 /* Reports an error.  What is not to be shown (utf8.h) is escaped anywhere in the text. */
 extern void report_error (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
-/* The same for finding faults: neither silenced nor kept. */
+/* The same; then it sets errno to ERR, and returns -1. */
+extern int report_refusal (int err, const char *fmt, ...)
+  __attribute__ ((__format__ (__printf__, 2, 3)));
+/* As report_error, for finding faults: neither silenced nor kept. */
 extern void report_debug (const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 1, 2)));
 
