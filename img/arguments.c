@@ -59,13 +59,11 @@ is_choice (const char *choices, const char *word)
 static int
 take (struct arguments *a, const struct option *o, const char *value)
 {
-  struct given *given = memory_resize (a->given, a->nr_given + 1, sizeof *given);
   char buf[32];
 
-  if (given == NULL)
+  if (MEMORY_APPEND (a->given, a->nr_given) == -1)
     return -1;
-  a->given = given;
-  given[a->nr_given++] = (struct given) { o, value };
+  a->given[a->nr_given++] = (struct given) { o, value };
   if (value == NULL || strchr (o->value, '|') == NULL || is_choice (o->value, value))
     return 0;
   report_error ("%s: '%s' is not one of %s", option_word (o, buf), value, o->value);

@@ -192,9 +192,7 @@ name_of_stdin (struct sources *s)
   if (s->piped == -1 || copy_stdin (s->piped) == -1)
     return NULL;
   snprintf (name, sizeof name, "/proc/self/fd/%d", s->piped);
-  path = strdup (name);
-  if (path == NULL)
-    report_error ("strdup: %m");
+  path = memory_text (name);
   return path;
 }
 
@@ -433,12 +431,9 @@ copy_to_stdout (struct copy_end from)
 static int
 add_bitmap (struct bitmapedit **list, size_t *n, const struct bitmapedit *e)
 {
-  struct bitmapedit *more = memory_resize (*list, *n + 1, sizeof *more);
-
-  if (more == NULL)
+  if (MEMORY_APPEND (*list, *n) == -1)
     return -1;
-  *list = more;
-  more[(*n)++] = *e;
+  (*list)[(*n)++] = *e;
   return 0;
 }
 

@@ -117,12 +117,12 @@ imagefile_path (const char *name)
 static int
 add_uri (struct imagefile *f, const char *what, const char *uri, char **shown)
 {
-  char **uris = memory_resize (f->uris, f->nr_uris + 1, sizeof *uris);
   const char *why = "no memory";
+  char **uris;
 
-  if (uris == NULL)
+  if (MEMORY_APPEND (f->uris, f->nr_uris) == -1)
     return -1;
-  f->uris = uris;
+  uris = f->uris;
   uris[f->nr_uris] = nbduri_normal (uri, true, &why);
   if (uris[f->nr_uris] && (*shown = nbduri_normal (uri, false, &why)) != NULL) {
     f->nr_uris++;
@@ -139,19 +139,17 @@ add_uri (struct imagefile *f, const char *what, const char *uri, char **shown)
 int
 imagefile_allow_uri (struct imagefile *f, const char *uri)
 {
-  const char **allow = memory_resize (f->allow, f->nr_allow + 1, sizeof *allow);
   CLEANUP_FREE char *shown = NULL;
 
-  if (allow == NULL)
+  if (MEMORY_APPEND (f->allow, f->nr_allow) == -1)
     return -1;
-  f->allow = allow;
   if (!nbduri_is (uri)) {
     shown = publicname (uri);
     return bad_value ("--allow-uri", publicname_or (shown), "must be an NBD URI");
   }
   if (add_uri (f, "--allow-uri: ", uri, &shown) == -1)
     return -1;
-  allow[f->nr_allow++] = f->uris[f->nr_uris - 1];
+  f->allow[f->nr_allow++] = f->uris[f->nr_uris - 1];
   f->options.rules = (struct filename_rules) { f->allow, f->nr_allow };
   return 0;
 }
@@ -296,10 +294,9 @@ imagefile_add_passphrase (struct imagefile *f, const char *passphrase)
 
   if (passphrase == NULL)
     return 0;
-  list = memory_resize (f->passphrases, n + 1, sizeof *list);
-  if (list == NULL)
+  if (MEMORY_APPEND (f->passphrases, n) == -1)
     return -1;
-  f->passphrases = list;
+  list = f->passphrases;
   list[n] = passphrase;
   s->passphrase = list[0];
   s->len = strlen (list[0]);

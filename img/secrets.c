@@ -36,18 +36,12 @@ struct secrets { struct secret *list; unsigned n; };
 static int
 add (struct secrets *s, const char *id, char *text)
 {
-  struct secret *list = memory_resize (s->list, s->n + 1, sizeof *list);
-
-  if (list == NULL) {
+  if (MEMORY_APPEND (s->list, s->n) == -1) {
     passphrase_free (text);
     return -1;
   }
-  s->list = list;
-  list[s->n++] = (struct secret) { strdup (id), text };
-  if (list[s->n - 1].id)
-    return 0;
-  report_error ("strdup: %m");
-  return -1;
+  s->list[s->n++] = (struct secret) { memory_text (id), text };
+  return s->list[s->n - 1].id ? 0 : -1;
 }
 
 static char *

@@ -158,14 +158,8 @@ read_file (const struct option *o, const char *name, size_t *len)
 static int
 add_name (struct validate *v, char *name)
 {
-  if ((v->o.n & (v->o.n - 1)) == 0) {   /* full, at 0, 1, 2, 4 ... */
-    char **names = memory_resize (v->o.names, v->o.n ? 2 * (size_t) v->o.n : 1,
-                                  sizeof *names);
-
-    if (names == NULL)
-      return -1;
-    v->o.names = names;
-  }
+  if (MEMORY_APPEND (v->o.names, v->o.n) == -1)
+    return -1;
   v->o.names[v->o.n++] = name;
   return 0;
 }

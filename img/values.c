@@ -244,14 +244,12 @@ word_length (const char *text)
 static int
 add_word (struct key_values *kv, char *word, const char *implied)
 {
-  struct key_value *list = memory_resize (kv->list, kv->n + 1, sizeof *list);
   char *equals = strchr (word, '=');
   const char *key = word, *value = equals ? equals + 1 : implied ? word : "on";
   struct key_value *new;
 
-  if (list == NULL)
+  if (MEMORY_APPEND (kv->list, kv->n) == -1)
     return -1;
-  kv->list = list;
   if (equals)
     *equals = '\0';
   else if (implied)
@@ -261,12 +259,9 @@ add_word (struct key_values *kv, char *word, const char *implied)
     errno = EINVAL;
     return -1;
   }
-  new = &list[kv->n++];
-  *new = (struct key_value) { strdup (key), strdup (value), false };
-  if (new->key && new->value)
-    return 0;
-  report_error ("strdup: %m");
-  return -1;
+  new = &kv->list[kv->n++];
+  *new = (struct key_value) { memory_text (key), memory_text (value), false };
+  return new->key && new->value ? 0 : -1;
 }
 
 int

@@ -40,6 +40,7 @@
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "plugin/control.h"
 #include "plugin/ending.h"
@@ -151,12 +152,10 @@ listen_at (struct control *c)
 struct control *
 control_open (const char *path)
 {
-  struct control *c = calloc (1, sizeof *c);
+  struct control *c = memory_new (1, sizeof *c);
 
-  if (c == NULL) {
-    report_error ("calloc: %m");
+  if (c == NULL)
     return NULL;
-  }
   c->path = path;
   c->fd = c->wake[0] = c->wake[1] = -1;
   for (size_t i = 0; i < MOST_CLIENTS; i++)

@@ -18,7 +18,6 @@
 
 #include "util/bytes.h"
 #include "util/memory.h"
-#include "util/report.h"
 #include "format/format.h"
 #include "plugin/editparams.h"
 #include "plugin/paramvalue.h"
@@ -44,13 +43,9 @@ editparams_set_granularity (struct editparams *e, const char *key, const char *v
 static int
 append_bitmap (struct editparams *e, enum bitmapedit_what what, const char *name)
 {
-  struct bitmapedit *list =
-    memory_resize (e->bitmaps, e->nr_bitmaps + 1, sizeof *list);
-
-  if (list == NULL)
+  if (MEMORY_APPEND (e->bitmaps, e->nr_bitmaps) == -1)
     return -1;
-  e->bitmaps = list;
-  list[e->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
+  e->bitmaps[e->nr_bitmaps++] = (struct bitmapedit) { .what = what, .name = name };
   return 0;
 }
 
@@ -79,11 +74,8 @@ editparams_remove_bitmap (struct editparams *e, const char *key, const char *val
 static int
 add_edit (struct editparams *e, const struct edit *edit)
 {
-  struct edit *edits = memory_resize (e->edits, e->nr_edits + 1, sizeof *edits);
-
-  if (edits == NULL)
+  if (MEMORY_APPEND (e->edits, e->nr_edits) == -1)
     return -1;
-  e->edits = edits;
   e->edits[e->nr_edits++] = *edit;
   return 0;
 }

@@ -331,14 +331,10 @@ static int
 take_storage (struct params *p, const char *key, const char *value, char **r,
               const char **secrets)
 {
-  char **uris = memory_resize (p->uris, p->nr_uris + 1, sizeof *uris);
-
-  if (uris == NULL)
+  if (MEMORY_APPEND (p->uris, p->nr_uris) == -1 ||
+      parse_storage (key, value, r, &p->uris[p->nr_uris]) == -1)
     return -1;
-  p->uris = uris;
-  if (parse_storage (key, value, r, &uris[p->nr_uris]) == -1)
-    return -1;
-  *secrets = uris[p->nr_uris];
+  *secrets = p->uris[p->nr_uris];
   p->nr_uris += *secrets != NULL;
   return 0;
 }
@@ -364,12 +360,9 @@ set_file (struct params *p, const char *key, const char *value)
 static int
 allow (struct params *p, const char *uri)
 {
-  const char **list = memory_resize (p->allow_uri, p->nr_allow_uri + 1, sizeof *list);
-
-  if (list == NULL)
+  if (MEMORY_APPEND (p->allow_uri, p->nr_allow_uri) == -1)
     return -1;
-  p->allow_uri = list;
-  list[p->nr_allow_uri++] = uri;
+  p->allow_uri[p->nr_allow_uri++] = uri;
   return 0;
 }
 
@@ -428,9 +421,7 @@ set_log (struct params *p, const char *key, const char *value)
 {
   if (strcmp (value, EVENTLOG_STDERR) != 0)
     return parse_plain_path (key, value, &p->log);
-  p->log = strdup (value);
-  if (p->log == NULL)
-    report_error ("strdup: %m");
+  p->log = memory_text (value);
   return p->log ? 0 : -1;
 }
 
@@ -489,11 +480,11 @@ set_data_file (struct params *p, const char *key, const char *value)
 static int
 set_passphrase (struct params *p, const char *key, const char *value)
 {
-  char **list = memory_resize (p->passphrases, p->nr_passphrases + 1, sizeof *list);
+  char **list;
 
-  if (list == NULL)
+  if (MEMORY_APPEND (p->passphrases, p->nr_passphrases) == -1)
     return -1;
-  p->passphrases = list;
+  list = p->passphrases;
   list[p->nr_passphrases] = NULL;
   if (parse_passphrase (key, value, &list[p->nr_passphrases]) == -1)
     return -1;

@@ -23,7 +23,7 @@
 
 #include "util/cleanup.h"
 #include "util/jsontext.h"
-#include "util/report.h"
+#include "util/memory.h"
 #include "util/text.h"
 #include "plugin/qmp.h"
 #include "plugin/qmpframe.h"
@@ -224,12 +224,10 @@ qmp_hear (struct qmp *q, const char *bytes, size_t n)
 struct qmp *
 qmp_new (const struct qmp_service *service, void *client)
 {
-  struct qmp *q = calloc (1, sizeof *q);
+  struct qmp *q = memory_new (1, sizeof *q);
 
-  if (q == NULL) {
-    report_error ("calloc: %m");
+  if (q == NULL)
     return NULL;
-  }
   q->service = service;
   q->client = client;
   send_message (q, jsontext_object (

@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "storage/nbduri.h"
 #include "plugin/qmpnodes.h"
@@ -153,15 +154,15 @@ free_node (struct qmp_node *n)
 static struct qmp_node *
 new_node (const struct qmp_node_options *what)
 {
-  struct qmp_node *n = calloc (1, sizeof *n);
+  struct qmp_node *n = memory_new (1, sizeof *n);
 
   if (n == NULL)
     return NULL;
   *n = (struct qmp_node) {
     .driver = what->driver, .file = what->file, .inner = what->inner,
     .readonly = what->readonly, .backing = what->backing,
-    .name = what->name ? strdup (what->name) : NULL,
-    .path = strdup (what->file ? what->file->path : what->path),
+    .name = what->name ? memory_text (what->name) : NULL,
+    .path = memory_text (what->file ? what->file->path : what->path),
   };
   if (n->path && (n->name || what->name == NULL))
     return n;
@@ -181,10 +182,8 @@ qmpnodes_add (struct qmp_added *added, const struct disk_options *o,
     return NULL;
   }
   n = new_node (what);
-  if (n == NULL) {
-    report_error ("malloc: %m");
+  if (n == NULL)
     return NULL;
-  }
   if (open_node (n, o, what->auto_readonly) == -1) {
     free_node (n);
     return NULL;
@@ -218,10 +217,8 @@ qmpnodes_begin (struct qmp_added *added, const char *name, const char *path, uin
   const struct qmp_node_options what = { .name = name, .driver = "qcow2", .path = path };
   struct qmp_node *n = new_node (&what);
 
-  if (n == NULL) {
-    report_error ("malloc: %m");
+  if (n == NULL)
     return -1;
-  }
   n->served = true;
   n->users = 1;
   n->size = size;

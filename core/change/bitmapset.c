@@ -129,11 +129,9 @@ bitmapset_add_part (struct bitmapset_item *item, const struct bitmapmerge_part *
       return 0;
     }
   }
-  p = memory_resize (item->parts, item->nr_parts + 1, sizeof *p);
-  if (p == NULL)
+  if (MEMORY_APPEND (item->parts, item->nr_parts) == -1)
     return -1;
-  item->parts = p;
-  p[item->nr_parts++] = *part;
+  item->parts[item->nr_parts++] = *part;
   return 0;
 }
 
@@ -156,16 +154,13 @@ static int
 is_set_past (const struct bitmapset *set, const struct bitmapdir_entry *old, uint64_t end)
 {
   const uint64_t cs = set->image->header.cluster_size, at = end / 8 % cs;
-  CLEANUP_FREE uint8_t *buf = malloc (cs);
+  CLEANUP_FREE uint8_t *buf = NULL;
   struct be64 entry;
 
   if (end % (cs * 8) == 0)
     return 0;
-  if (buf == NULL) {
-    report_error ("malloc: %m");
-    return -1;
-  }
-  if (storage_read (set->image->file, &entry, sizeof entry,
+  buf = memory_get (cs);
+  if (buf == NULL || storage_read (set->image->file, &entry, sizeof entry,
                     old->table + end / 8 / cs * sizeof entry) == -1)
     return -1;
   if (get64 (entry) <= QCOW2_BITMAP_ALL_ONES)
@@ -321,14 +316,12 @@ make_table (const struct bitmapset *set, struct shadow *s, struct bitmapset_item
             const uint64_t *was)
 {
   const uint64_t bytes = item->table_entries * sizeof (struct be64);
-  CLEANUP_FREE uint64_t *words = malloc (set->image->header.cluster_size);
-  CLEANUP_FREE struct be64 *table = calloc (1, bytes);
+  CLEANUP_FREE uint64_t *words = memory_get (set->image->header.cluster_size);
+  CLEANUP_FREE struct be64 *table = memory_new (1, bytes);
   uint64_t i;
 
-  if (words == NULL || table == NULL) {
-    report_error ("malloc: %m");
+  if (words == NULL || table == NULL)
     return -1;
-  }
   for (i = 0; i < item->keep; i++)
     table[i] = put64 (was[i]);
   for (; item->nr_parts > 0 && i < item->table_entries; i++)
@@ -403,13 +396,11 @@ write_directory (const struct bitmapset *set, struct shadow *s, struct shadow_he
 {
   const struct header *h = &set->image->header;
   const uint64_t old = set->dir->nr_all > 0 ? h->bitmaps.dir_size : 0;
-  CLEANUP_FREE uint8_t *was = malloc (old + 1);
-  CLEANUP_FREE uint8_t *bytes = calloc (1, old + set->n * MAX_ENTRY);
+  CLEANUP_FREE uint8_t *was = memory_get (old + 1);
+  CLEANUP_FREE uint8_t *bytes = memory_new (1, old + set->n * MAX_ENTRY);
 
-  if (was == NULL || bytes == NULL) {
-    report_error ("malloc: %m");
+  if (was == NULL || bytes == NULL)
     return -1;
-  }
   if (old > 0 && storage_read (set->image->file, was, old, h->bitmaps.dir_offset) == -1)
     return -1;
   for (size_t i = 0; i < set->n; i++) {

@@ -282,15 +282,14 @@ static int
 wipe (const struct keys *k, unsigned slot)
 {
   struct luks_slot_header entry = k->raw.slots[slot];
-  CLEANUP_FREE uint8_t *noise = malloc (LUKS_MAX_KEY * LUKS_STRIPES);
+  CLEANUP_FREE uint8_t *noise = NULL;
   uint64_t at, bytes;
 
   if (!find_material (k, slot, &at, &bytes))
     return 0;
-  if (noise == NULL) {
-    report_error ("malloc: %m");
+  noise = memory_get (LUKS_MAX_KEY * LUKS_STRIPES);
+  if (noise == NULL)
     return -1;
-  }
   errno = 0;
   if (RAND_bytes (noise, bytes) != 1)
     return crypt_openssl_failed (k->path, "LUKS", "cannot get random bytes");

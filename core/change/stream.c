@@ -138,15 +138,10 @@ choose_name (struct disk *d, unsigned base)
   const char *names[] = {
     storage_path (file), layers_header (layers, base - 1)->backing_file,
   };
-  char *name = NULL;
 
   for (size_t i = 0; i < 2; i++) {
-    if (names[i] && edit_name_means (o, names[i], file)) {
-      name = strdup (names[i]);
-      if (name == NULL)
-        report_error ("strdup: %m");
-      return name;
-    }
+    if (names[i] && edit_name_means (o, names[i], file))
+      return memory_text (names[i]);
     if (names[i] && errno == ENOMEM)
       return NULL;
   }

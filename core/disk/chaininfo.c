@@ -56,14 +56,12 @@ check_loop (const struct walk *w, const struct image *image)
 static int
 add (struct walk *w, struct image *image, bool raw)
 {
-  struct image **images = memory_resize (w->images, w->n + 1, sizeof *images);
   json_t *info;
 
-  if (images == NULL) {
+  if (MEMORY_APPEND (w->images, w->n) == -1) {
     image_close (image);
     return -1;
   }
-  w->images = images;
   w->images[w->n++] = image;
   info = imageinfo_describe (image, raw, w->name);
   if (info == NULL)

@@ -281,10 +281,9 @@ bitmapdir_read (struct storage *file, const struct header *h,
   int result;
 
   memset (dir, 0, sizeof *dir);
-  dir->entries = calloc (h->bitmaps.count, sizeof *dir->entries);
-  dir->all = calloc (h->bitmaps.count, sizeof *dir->all);
+  dir->entries = memory_new (h->bitmaps.count, sizeof *dir->entries);
+  dir->all = memory_new (h->bitmaps.count, sizeof *dir->all);
   if (dir->entries == NULL || dir->all == NULL) {
-    report_error ("calloc: %m");
     bitmapdir_free (dir);
     return -1;
   }

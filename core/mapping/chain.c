@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/publicname.h"
 #include "util/remedy.h"
 #include "util/report.h"
@@ -141,14 +142,8 @@ static char *
 find_path (const char *overlay, const struct header *h,
            const struct chain_options *options, const char **told)
 {
-  char *path;
-
-  if (options->backing != BACKING_PATH)
-    return filename_of_backing (overlay, h->backing_file, &options->image.rules, told);
-  path = strdup (options->backing_path);
-  if (path == NULL)
-    report_error ("strdup: %m");
-  return path;
+  return options->backing == BACKING_PATH ? memory_text (options->backing_path)
+    : filename_of_backing (overlay, h->backing_file, &options->image.rules, told);
 }
 
 const char *

@@ -118,11 +118,10 @@ bitmaplog_new (struct bitmaps *bs)
     return NULL;
   log->most_bits = REGION_BITS;
   log->setters = epoch_new ();
-  log->buf = malloc (bs->h->cluster_size);
+  log->buf = memory_get (bs->h->cluster_size);
   pthread_cond_init (&log->turn, NULL);
   if (log->setters && log->buf)
     return log;
-  report_error ("malloc: %m");
   bitmaplog_free (log);
   return NULL;
 }

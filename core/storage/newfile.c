@@ -258,14 +258,11 @@ begin_file (const char *path, const struct storage_options *options, bool may_re
   if (n == NULL)
     return -1;
   *n = (struct newfile) {
-    .path = strdup (path), .target = strdup (path), .dir = -1,
+    .path = memory_text (path), .target = memory_text (path), .dir = -1,
     .unsafe = options->cache == STORAGE_CACHE_UNSAFE, .may_replace = may_replace,
   };
-  if (n->path == NULL || n->target == NULL) {
-    report_error ("strdup: %m");
-    goto fail;
-  }
-  if ((may_replace && follow_links (n) == -1) || open_directory (n) == -1 ||
+  if (n->path == NULL || n->target == NULL ||
+      (may_replace && follow_links (n) == -1) || open_directory (n) == -1 ||
       (may_replace && open_old (n, options) == -1))
     goto fail;
   n->fd = open_unnamed (n);

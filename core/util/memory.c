@@ -7,6 +7,8 @@
 
 #include <config.h>
 
+#include <string.h>
+
 #include "util/memory.h"
 #include "util/report.h"
 
@@ -34,4 +36,26 @@ void *
 memory_resize (void *array, size_t n, size_t size)
 {
   return checked (reallocarray (array, n, size), n, size);
+}
+
+/* Full with 0, 1, 2, 4 ... elements. */
+int
+memory_append (void *array, size_t n, size_t size)
+{
+  void *p;
+
+  if ((n & (n - 1)) != 0)
+    return 0;
+  memcpy (&p, array, sizeof p);
+  p = memory_resize (p, n > 0 ? 2 * n : 1, size);
+  if (p == NULL)
+    return -1;
+  memcpy (array, &p, sizeof p);
+  return 0;
+}
+
+char *
+memory_text (const char *s)
+{
+  return checked (strdup (s), 1, strlen (s) + 1);
 }

@@ -128,11 +128,8 @@ passphrase_read (const char *what, const char *data, const char *file, bool base
 
   if (text == NULL)
     return NULL;
-  if (take (what, data, file, base64, text) == 0) {
-    result = strdup (text);
-    if (result == NULL)
-      report_error ("strdup: %m");
-  }
+  if (take (what, data, file, base64, text) == 0)
+    result = memory_text (text);
   KEEP_ERRNO_FOR_BLOCK;
   explicit_bzero (text, SIZE);
   free (text);
