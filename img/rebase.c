@@ -73,7 +73,8 @@ find_base (const struct commit_change *c, const struct layers *layers, unsigned 
     const struct header *over = layers_header (layers, *base - 1);
 
     if ((over && over->backing_file && strcmp (over->backing_file, c->base) == 0) ||
-        (path && edit_name_means (&c->image->options, path, layers_file (layers, *base))))
+        (path && edit_name_means (&c->image->options, c->image->options.path, path,
+                                  layers_file (layers, *base))))
       return 0;
   }
   shown = publicname (c->base);

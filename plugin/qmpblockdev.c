@@ -225,13 +225,11 @@ check_backing (const struct adding *a, const struct qmp_node *n, const char *bac
 {
   const struct storage *file = file_of_node (a, backing);
   const char *name = n->image->header.backing_file;
-  struct disk_options options = *a->host->options;
 
-  options.path = n->path;
   if (file == NULL)
     return qmp_refuse (a->e, "Could not open backing file: Cannot find device='%s' nor "
                        "node-name='%s'", backing, backing);
-  return name && edit_name_means (&options, name, file) ? 0
+  return name && edit_name_means (a->host->options, n->path, name, file) ? 0
     : qmp_refuse (a->e, "Node '%s' cannot be the backing file: the header of '%s' does "
                   "not name it", backing, n->path);
 }

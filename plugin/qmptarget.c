@@ -118,12 +118,12 @@ unsigned
 qmptarget_find_file (struct disk *disk, const char *path, unsigned from)
 {
   const struct layers *layers = disk_inside (disk).view->layers;
-  struct disk_options o = *disk_get_options (disk);
   unsigned i;
 
   for (i = from; i < layers_count (layers); i++) {
-    o.path = storage_path (layers_file (layers, i > 0 ? i - 1 : 0));
-    if (edit_name_means (&o, path, layers_file (layers, i)))
+    const char *above = storage_path (layers_file (layers, i > 0 ? i - 1 : 0));
+
+    if (edit_name_means (disk_get_options (disk), above, path, layers_file (layers, i)))
       break;
   }
   return i;

@@ -206,7 +206,8 @@ check_named (const struct commit *c)
 
   errno = 0;
   named = c->options->backing != BACKING_PATH ||
-    (h->backing_file && edit_name_means (c->options, h->backing_file, c->base->file));
+    (h->backing_file && edit_name_means (c->options, c->options->path, h->backing_file,
+                                        c->base->file));
   if (!named && errno == ENOMEM)
     return -1;
   if (c->what.top > 0)

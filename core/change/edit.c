@@ -63,7 +63,7 @@ is_file (const struct disk_options *d, const char *path, const struct storage *f
 }
 
 bool
-edit_name_means (const struct disk_options *d, const char *name,
+edit_name_means (const struct disk_options *d, const char *image, const char *name,
                  const struct storage *file)
 {
   CLEANUP_FREE char *path = NULL;
@@ -72,12 +72,12 @@ edit_name_means (const struct disk_options *d, const char *name,
 
   report_silence (true);
   errno = 0;
-  path = filename_of_backing (d->path, name, &d->rules, &told);
+  path = filename_of_backing (image, name, &d->rules, &told);
   same = path && is_file (d, path, file);
   KEEP_ERRNO_FOR_BLOCK;
   report_silence (false);
   if (!same && errno == ENOMEM)
-    report_error ("%s: cannot look for the file that its header names: %m", d->path);
+    report_error ("%s: cannot look for the file that its header names: %m", image);
   return same;
 }
 

@@ -46,10 +46,10 @@ extern const char *edit_choose_size (const struct edit *, const struct edit_opti
 extern int edit_disk (struct disk *, const struct edit_options *, const struct edit *,
                       unsigned n);
 
-/* Does NAME, in the header of the image, mean FILE?  It may mean nothing that exists.  (A
- * server is not asked.)  False with ENOMEM (reported): nobody knows. */
-extern bool edit_name_means (const struct disk_options *, const char *name,
-                             const struct storage *file);
+/* Does NAME, in the header of the image at path IMAGE, mean FILE?  It may mean nothing
+ * that exists.  (A server is not asked.)  False with ENOMEM (reported): nobody knows. */
+extern bool edit_name_means (const struct disk_options *, const char *image,
+                             const char *name, const struct storage *file);
 /* May the header of the image, which is FILE, name its backing file so?  Such a file may
  * not exist.  But no image lies over itself: -1 (reported). */
 extern int edit_check_backing (const struct disk_options *, const struct backingref *,

@@ -152,11 +152,10 @@ static int
 check_backing (const struct overlaying *c, const struct image *image)
 {
   const char *const name = c->top->header.backing_file;
-  struct disk_options options = *disk_get_options (c->disk);
 
-  options.path = c->overlay.path;
   errno = 0;
-  if (name && edit_name_means (&options, name, image->file))
+  if (name &&
+      edit_name_means (disk_get_options (c->disk), c->overlay.path, name, image->file))
     return 0;
   return errno == ENOMEM ? -1
     : refuse_overlay (c, EINVAL, "it does not name the disk's image as its backing file");

@@ -140,7 +140,7 @@ choose_name (struct disk *d, unsigned base)
   };
 
   for (size_t i = 0; i < 2; i++) {
-    if (names[i] && edit_name_means (o, names[i], file))
+    if (names[i] && edit_name_means (o, o->path, names[i], file))
       return memory_text (names[i]);
     if (names[i] && errno == ENOMEM)
       return NULL;
