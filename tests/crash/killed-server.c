@@ -153,7 +153,7 @@ one_request (struct worker *w, struct rng *rng, unsigned char *buf, bool *failed
   err = attempt_execute (w->r, &q, buf);
   if (err != 0 && (err != EIO || !is_dead (w->d)))
     FAIL ("request of kind %d: %s", q.kind, strerror (err));
-  if (q.kind == READ) {
+  if (q.kind >= READ) {
     /* What it needed to find its data may be lost, too. */
     if (err != 0 && !w->r->lost)
       FAIL ("a read fails");

@@ -44,7 +44,7 @@ adapt_trim (const struct attempt_image *t, struct attempt_request *q)
   q->offset = round_up (q->offset, cs);
   /* Nobody knows what a trim does in version 2 over a backing file.  In a raw data file
    * that is encrypted, or where holes cannot be punched, it does nothing. */
-  if (q->offset >= end || (t->spec.version == 2 && t->has_below) ||
+  if (q->offset >= end || !t->options.discard || (t->spec.version == 2 && t->has_below) ||
       (t->spec.data_file_raw &&
        (t->spec.encrypt || !reach_punches (t->spec.cluster_size | t->spec.size))))
     q->kind = FLUSH;
@@ -58,7 +58,7 @@ attempt_make_request (const struct attempt_image *t, const struct piece *piece,
 {
   static const int kinds[] = {
     WRITE, WRITE, WRITE, WRITE, WRITE, WRITE, ZERO, ZERO, TRIM, TRIM,
-    FLUSH, FLUSH, READ, READ, READ,
+    FLUSH, FLUSH, READ, READ, READ, EXTENTS, CACHE,
   };
 
   *q = (struct attempt_request) {
@@ -69,6 +69,13 @@ attempt_make_request (const struct attempt_image *t, const struct piece *piece,
               &q->offset, &q->count);
   if (q->kind == TRIM)
     adapt_trim (t, q);
+}
+
+static int
+ignore_extent (void *opaque, uint64_t offset, uint64_t len, enum extent_type type)
+{
+  (void) opaque, (void) offset, (void) len, (void) type;
+  return 0;
 }
 
 int
@@ -88,6 +95,12 @@ attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned ch
     if (!r->lost && !ledger_allows (l, sector, n, buf, false))
       FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset, q->count);
     return 0;
+  case EXTENTS:
+    return SHORTAGE_MEETS (export_extents (r->client, q->count, q->offset, false,
+                                           ignore_extent, NULL)) == -1 ? errno : 0;
+  case CACHE:
+    return SHORTAGE_MEETS (export_cache (r->client, q->count, q->offset)) == -1 ?
+      errno : 0;
   case FLUSH:
     stamp = ledger_flush_begin (l);
     if (SHORTAGE_MEETS (export_flush (r->client)) == -1)
@@ -140,6 +153,9 @@ attempt_judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
   if (r->image->spec.version == 3 && blob_get (b, 72, 8) & QCOW2_INCOMPAT_CORRUPT)
     survivor_fail (b, "%s: marked corrupt", text);
   survivor_check (b, leaks_allowed, text);
+  attempt_counts.cuts++;
+  if (r->image->spec.encrypt && !r->image->cipher)
+    return;
   if (checker_read_data (b, data, r->image->has_below ? &r->image->below : NULL,
                          r->contents, r->image->spec.size) == -1)
     FAIL ("%s: the contents can't be read", text);
@@ -148,7 +164,6 @@ attempt_judge (struct attempt *r, enum power_cut kind, bool leaks_allowed,
   if (r->image->spec.data_file_raw &&
       !ledger_allows (r->ledger, 0, r->image->spec.size / 512, data->data, true))
     FAIL ("%s: wrong contents of the raw data file", text);
-  attempt_counts.cuts++;
 }
 
 void
@@ -194,7 +209,7 @@ attempt_prepare (struct attempt *r, const struct attempt_image *t, const char *n
   if (t->shaped)
     simdisk_hurry (r->sim);
   if (t->spec.data_file) {
-    char *data = images_path (DATA);
+    char *data = images_path (t->spec.data_file);
 
     simdisk_add (r->sim, data);
     free (data);
@@ -239,7 +254,8 @@ attempt_come (struct attempt *r)
   r->client = SHORTAGE_MEETS (export_open (r->disk, "", true));
   if (r->client == NULL)
     return errno ? errno : EINVAL;
-  CHECK (export_is_writable (r->client));
+  if (!export_is_writable (r->client))
+    FAIL ("read-only: %s", disk_why_readonly (r->disk));
   return 0;
 }
 
@@ -274,12 +290,15 @@ static const struct shaped_request {
 #define Z(from, n) { ZERO, from, n }
 #define T(from, n) { TRIM, from, n }
 #define F { FLUSH, 0, 8 }
+#define E(from, n) { EXTENTS, from, n }
+#define C(from, n) { CACHE, from, n }
 #define LONG UINT32_MAX
   R (0, 32), W (2, 3), R (0, 16), W (32, 24), F,
   W (42, 4), Z (36, 16), T (40, 16),
   Z (16, 8), W (19, 2), R (16, 32), W (66, 27), R (64, 32), F,
   Z (65, 2), Z (88, 6), T (80, 8),
   W (0, LONG), F, Z (0, 24), W (4, LONG), T (8, 24), W (12, 6), R (0, LONG),
+  E (0, LONG), C (0, LONG),
 };
 
 static void
@@ -348,17 +367,29 @@ attempt_work (struct attempt *r,
 
 /* --- images --- */
 
-void
-attempt_make_image (struct attempt_image *t, struct rng *rng)
+/* A feature, as if somebody had crashed who wrote the image with lazy refcounts (which it
+ * has no more), or one that nobody knows. */
+static void
+mark (uint64_t at, uint64_t bit)
+{
+  struct blob b;
+
+  blob_load (IMAGE, &b);
+  blob_put (&b, at, blob_get (&b, at, 8) | bit, 8);
+  blob_save (IMAGE, &b);
+  blob_free (&b);
+}
+
+/* One without layers that a checker could not read. */
+static void
+make_plain (struct attempt_image *t, struct rng *rng)
 {
   static const unsigned bits[] = { 9, 9, 12, 14, 16 };
   struct image_spec *spec = &t->spec;
   const bool encrypted = rng_below (rng, 3) == 0;
   const bool data_file = rng_below (rng, encrypted ? 2 : 4) == 0;
-  const bool snapshot = !data_file && rng_below (rng, 3) == 0;
   const bool growth = rng_below (rng, 4) == 0;
 
-  *t = (struct attempt_image) { .work_seed = rng_next (rng) };
   spec->version = rng_below (rng, 5) ? 3 : 2;
   spec->cluster_size = UINT64_C (1) << bits[rng_below (rng, 5)];
   spec->refcount_bits = spec->version == 2 || rng_below (rng, 2) ? 16 : 64;
@@ -371,13 +402,12 @@ attempt_make_image (struct attempt_image *t, struct rng *rng)
   }
   spec->extended = spec->version == 3 && spec->cluster_size >= 16384 &&
     rng_below (rng, 2);
-  t->has_below = rng_below (rng, 3) == 0;
-  if (t->has_below)
+  if (rng_below (rng, 3) == 0)
     image_over_raw (spec, rng, spec->size, 6, &t->below);
   if (data_file) {
     spec->version = 3;
     spec->data_file = DATA;
-    spec->data_file_raw = !t->has_below && rng_below (rng, 2);
+    spec->data_file_raw = !spec->backing && rng_below (rng, 2);
   }
   else
     spec->compressed = !encrypted && rng_below (rng, 4) == 0;
@@ -388,26 +418,71 @@ attempt_make_image (struct attempt_image *t, struct rng *rng)
     spec->extended &= !spec->data_file_raw;
   }
   image_create (IMAGE, spec);
-  t->cipher = encrypted_cipher (IMAGE);
   /* (QEMU puts zeros into a raw data file that should be encrypted zeros.) */
   if (!(spec->data_file_raw && spec->encrypt))
     image_fill (IMAGE, spec, rng, growth ? 10 : rng_below (rng, 4));
-  if (snapshot)
+  if (!data_file && rng_below (rng, 3) == 0)
     image_snapshot (IMAGE, "before");
-  image_contents (IMAGE, NULL, &t->initial);
-  CHECK (t->initial.len == spec->size);
+}
+
+static void
+make_mixture (struct attempt_image *t, struct rng *rng)
+{
+  struct image_spec *spec = &t->spec;
+
+  mixture_make (&t->mixture, IMAGE, rng);
+  *spec = t->mixture.spec;
+  if (spec->backing && spec->backing_raw)
+    blob_load (spec->backing, &t->below);
+  else if (spec->backing)
+    image_contents (spec->backing, NULL, &t->below);
+}
+
+static void
+choose_options (struct attempt_image *t, struct rng *rng)
+{
+  static const uint64_t caches[] = { 0, 64 << 10, 1 << 20, 32 << 20 };
 
   t->options = (struct disk_options) {
-    .path = images_path (IMAGE), .l2_cache = 1 << 20, .l2_slice = 512,
-    .backing = BACKING_FOLLOW, .discard = true,
+    .path = images_path (IMAGE), .l2_cache = caches[rng_below (rng, 4)],
+    .l2_slice = 512, .backing = BACKING_FOLLOW, .discard = rng_below (rng, 4) != 0,
+    .detect_zeroes = rng_below (rng, 3),
+    .cache = rng_below (rng, 2) ? STORAGE_CACHE_NONE : STORAGE_CACHE_DEFAULT,
     .copy_on_read = t->has_below && rng_below (rng, 2),
-    .compress = !data_file && !encrypted && rng_below (rng, 3) == 0,
+    .compress = !t->spec.data_file && !t->spec.encrypt && rng_below (rng, 3) == 0,
     .secret = { .passphrase = IMAGES_SECRET, .len = strlen (IMAGES_SECRET) },
   };
+  if (rng_below (rng, 2))
+    t->options.l2_slice = t->spec.cluster_size;
+}
+
+void
+attempt_make_image (struct attempt_image *t, struct rng *rng)
+{
+  *t = (struct attempt_image) { .work_seed = rng_next (rng) };
+  if (rng_below (rng, 2))
+    make_mixture (t, rng);
+  else
+    make_plain (t, rng);
+  t->has_below = t->spec.backing != NULL;
+  /* (The other ones depend on guest offsets.) */
+  if (t->spec.encrypt && (strcmp (t->spec.encrypt, "luks") == 0 || t->spec.data_file_raw))
+    t->cipher = encrypted_cipher (IMAGE);
+  image_contents (IMAGE, NULL, &t->initial);
+  CHECK (t->initial.len == t->spec.size);
+  choose_options (t, rng);
+  t->dirty = t->spec.version == 3 && rng_below (rng, 5) == 0;
+  if (t->dirty)
+    mark (72, QCOW2_INCOMPAT_DIRTY);
+  if (t->spec.version == 3)
+    mark (ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
   printf ("%u: ", trials_number);
-  image_print (spec);
-  printf ("%s%s%s%s\n", spec->compressed ? ", compressed" : "",
-          snapshot ? ", snapshot" : "",
+  image_print (&t->spec);
+  printf (", %u below, %u snapshots%s%s; cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
+          t->mixture.layers, t->mixture.nr_snapshots, t->mixture.bitmap ? ", bitmap" : "",
+          t->dirty ? ", dirty" : "", t->options.l2_cache, t->options.l2_slice,
+          t->options.discard ? ", discard" : "",
+          t->options.detect_zeroes ? ", detect zeroes" : "",
           t->options.copy_on_read ? ", copy on read" : "",
           t->options.compress ? ", compress" : "");
   fflush (stdout);
@@ -475,6 +550,8 @@ attempt_make_shape (struct attempt_image *t, unsigned which)
   }
   image_contents (IMAGE, NULL, &t->initial);
   CHECK (t->initial.len == t->spec.size);
+  if (t->spec.version == 3)
+    mark (ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_slice = 512, .backing = BACKING_FOLLOW,
     .discard = true, .copy_on_read = s->copy_on_read, .compress = s->compress,
@@ -492,5 +569,6 @@ attempt_free_image (struct attempt_image *t)
   blob_free (&t->initial);
   blob_free (&t->below);
   crypt_free (t->cipher);
+  mixture_free (&t->mixture);
   free ((char *) t->options.path);
 }

@@ -14,11 +14,15 @@
 #include "disk/export.h"
 #include "lib/images.h"
 #include "lib/ledger.h"
+#include "lib/mixture.h"
 #include "lib/pieces.h"
 #include "lib/simdisk.h"
 
 /* The longest request. */
 #define ATTEMPT_LONGEST (64u << 10)
+/* An autoclear bit without a meaning, which images of version 3 have. */
+#define ATTEMPT_AUTOCLEAR_AT 88
+#define ATTEMPT_AUTOCLEAR_UNKNOWN (UINT64_C (1) << 40)
 /* So many requests are the work. */
 #define ATTEMPT_REQUESTS 60
 
@@ -27,15 +31,18 @@ struct attempt_image {
   struct image_spec spec;
   struct disk_options options;
   struct blob initial, below;
-  bool has_below;
-  struct crypt_cipher *cipher;  /* NULL: not encrypted */
+  bool has_below, dirty;
+  struct mixture mixture;       /* if it has a name, what SPEC does not say */
+  struct crypt_cipher *cipher;  /* NULL: not encrypted, or only the core and QEMU can read
+                                   it */
   uint64_t work_seed;           /* of the requests: the same each time */
   bool shaped;                  /* see attempt_make_shape */
   bool no_cache;                /* all memory for mappings is in use, so each lookup
                                    reads tables */
 };
 
-/* Makes a random image, and prints what it is. */
+/* Makes a random image, and prints what it is: one that QEMU's users have (lib/mixture),
+ * or one that the checker can always read, or whose refcount table becomes too small. */
 extern void attempt_make_image (struct attempt_image *, struct rng *);
 extern void attempt_free_image (struct attempt_image *);
 
@@ -79,7 +86,8 @@ extern int attempt_come (struct attempt *);
 extern int attempt_leave (struct attempt *);
 
 struct attempt_request {
-  enum { WRITE, ZERO, TRIM, FLUSH, READ } kind;
+  enum { WRITE, ZERO, TRIM, FLUSH, READ, EXTENTS, CACHE } kind; /* from READ on: it
+                                                                    changes nothing */
   uint64_t offset, count;
   bool fua, may_trim, fast;     /* fast: zeros, or nothing at all */
 };

@@ -19,13 +19,13 @@
 #include "util/cleanup.h"
 #include "check/check.h"
 #include "disk/export.h"
-#include "disk/chaininfo.h"
 #include "format/format.h"
 #include "format/luks.h"
 #include "lib/changes.h"
 #include "lib/eachchange.h"
 #include "lib/shortage.h"
 #include "lib/trials.h"
+#include "lib/uses.h"
 
 #define IMAGE EACHCHANGE_IMAGE
 #define BELOW "below"           /* raw; longer than most of the disks */
@@ -239,6 +239,28 @@ make_large_clusters (void)
   unlink (IMAGE);
   image_create (IMAGE, &spec);
   io (IMAGE, "write -P 1 0 512", "write -P 1 150G 512", "write -P 1 300G 512", NULL);
+}
+
+/* Something of everything: layers, a snapshot, a bitmap. */
+static void
+make_layers (void)
+{
+  struct image_spec spec = {
+    .version = 3, .cluster_size = 4096, .refcount_bits = 16, .size = 40 << 10,
+    .backing = BELOW, .backing_raw = true,
+  };
+
+  make_below ();
+  image_create (BASE, &spec);
+  io (BASE, "write -P 9 4k 12k", NULL);
+  spec.backing = BASE;
+  spec.backing_raw = false;
+  unlink (IMAGE);
+  image_create (IMAGE, &spec);
+  io (IMAGE, "write -P 1 8k 5k", "write -z 20k 4k", NULL);
+  image_snapshot (IMAGE, "s");
+  image_bitmap (IMAGE, "a", 9);
+  io (IMAGE, "write -P 2 10k 9k", NULL);
 }
 
 /* An L1 table that is longer than what is read at once. */
@@ -629,17 +651,6 @@ make_luks_with_data (void)
   free (path);
 }
 
-static int
-describe (const struct disk_options *o)
-{
-  const struct disk_options reached = reach_disk (o);
-  json_t *info = chaininfo_describe (&reached, IMAGE, true);
-  KEEP_ERRNO_FOR_BLOCK;
-
-  json_decref (info);
-  return info ? 0 : -1;
-}
-
 static const struct each_change changes[] = {
   { "create a snapshot", make_snapshots_and_bitmaps, .run = snapshot_create },
   { "apply a snapshot", make_snapshots, .run = snapshot_apply },
@@ -664,13 +675,21 @@ static const struct each_change changes[] = {
     .stops_anywhere = true },
   { "flatten", make_zeros, .run = flatten, .stops_anywhere = true },
   { "flatten, with a snapshot", make_covered, .run = flatten, .stops_anywhere = true },
-  { "rebase", make_bitmaps_and_other, .run = rebase_to_other, .stops_anywhere = true },
-  { "exchange a key", make_luks, .run = exchange_key, .stops_anywhere = true },
+  { "rebase", make_bitmaps_and_other, .run = rebase_to_other, .stops_anywhere = true,
+    .needs_files = true },
+  { "exchange a key", make_luks, .run = exchange_key, .stops_anywhere = true, .slow = true },
   { "create a snapshot, large clusters", make_large_clusters, .run = snapshot_create,
-    .huge = true },
-  { "check", make_snapshots_and_bitmaps, .run = check_fully, .judges = true },
-  { "check, encrypted", make_luks, .run = check_fully, .judges = true },
-  { "describe, encrypted", make_luks, .run = describe },
+    .huge = true, .slow = true },
+  { "check", make_snapshots_and_bitmaps, .run = check_fully, .judges = true,
+    .reads = true },
+  { "check, encrypted", make_luks, .run = check_fully, .judges = true, .reads = true },
+  { "check with a report", make_layers, .run = use_check, .judges = true, .reads = true },
+  { "describe", make_layers, .run = use_description, .reads = true },
+  { "describe, encrypted", make_luks, .run = use_description, .reads = true },
+  { "map", make_layers, .run = use_map, .reads = true },
+  { "serve", make_layers, .run = use_exports, .reads = true },
+  { "serve from the directory", make_layers, .run = use_directory, .reads = true,
+    .needs_files = true },
   { "write, encrypted", make_luks_with_data, .run = write_some, .stops_anywhere = true },
   { "create a snapshot, long table", make_long_table, .run = snapshot_create,
     .huge = true },
@@ -697,6 +716,12 @@ const struct each_change *
 each_change_now (void)
 {
   return &changes[(trials_seed + trials_number) % NR_CHANGES];
+}
+
+const struct each_change *
+each_change_number (unsigned i)
+{
+  return i < NR_CHANGES ? &changes[i] : NULL;
 }
 
 struct disk_options

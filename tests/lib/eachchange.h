@@ -27,12 +27,17 @@ struct each_change {
                                    leaks */
   bool judges;                  /* may call an image corrupt that cannot be read */
   bool repairs;                 /* the image is not in order before */
+  bool reads;                   /* it changes nothing */
+  bool needs_files;             /* it cannot be had over NBD */
+  bool slow;                    /* many times would take long */
 };
 
 /* trials_run; but each change is made if FAULTS is in the environment. */
 extern unsigned each_change_run (const char *name, void (*trial) (struct rng *));
 /* The one that the current trial is about. */
 extern const struct each_change *each_change_now (void);
+/* From 0; NULL: there are not so many. */
+extern const struct each_change *each_change_number (unsigned);
 
 /* What the backing file of all these images contains; its memory belongs to this
  * module. */

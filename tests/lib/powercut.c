@@ -307,9 +307,9 @@ power_cut_fail_memory (struct power_cut_trial *p)
     blob_load (p->data_path, &found.data);
   shortage_spare (true);
   change_in (p, &found, SHORTAGE_NONE);
-  which = shortage_choose (&p->rng, SHORTAGES, &n);
+  which = shortage_choose (&p->rng, p->shortages ? p->shortages : SHORTAGES, &n);
   CHECK (n > 0);                /* the program includes lib/allocations.h */
-  for (i = 0; i < n && (i == 0 || trials_time_left ()); i++) {
+  for (i = 0; i < n && (i == 0 || p->shortages || trials_time_left ()); i++) {
     change_in (p, &found, (struct shortage) { which[i], 1 });
     change_in (p, &found, (struct shortage) { which[i], UINT64_MAX });
   }

@@ -32,6 +32,7 @@ struct power_cut_trial {
   const char *data_path;        /* of its external data file, or NULL */
   void *opaque;                 /* for the functions below */
   struct rng rng;               /* for judging; used under the simdisk's lock */
+  size_t shortages;             /* so many fail (0: few, while there is time) */
 
   /* Makes the change, with these hooks.  Returns 0, or -1 if it failed. */
   int (*change) (void *opaque, const struct storage_hooks *);

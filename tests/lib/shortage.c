@@ -46,6 +46,8 @@ static bool begun;              /* atomic, for code without instrumentation */
 static bool only_own;           /* allocations of libraries do not count */
 static atomic_ullong allocations, failures, all_failures;
 static struct shortage now;
+static unsigned one_in;         /* 0: NOW says which fail */
+static uint64_t scarcity_seed;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t *places;        /* of each allocation of the last SHORTAGE_NONE */
@@ -161,19 +163,49 @@ shortage_choose (struct rng *rng, size_t most, size_t *n)
 
 /* --- shortages --- */
 
-void
-shortage_begin (struct shortage shortage)
+static bool
+is_none (void)
+{
+  return now.times == 0 && one_in == 0;
+}
+
+/* Allocation number N. */
+static bool
+is_hit (uint64_t n)
+{
+  if (one_in > 0)
+    return ((n + scarcity_seed) * UINT64_C (0x9e3779b97f4a7c15) >> 32) % one_in == 0;
+  return n >= now.after && n - now.after < now.times;
+}
+
+static void
+begin (void)
 {
   void *frame;
 
   CHECK (!__atomic_load_n (&begun, __ATOMIC_RELAXED));
   backtrace (&frame, 1);        /* the first time, it loads a library */
-  now = shortage;
   only_own = TRACES_THREADS || reach_server ();
   allocations = failures = 0;
-  if (now.times == 0)
+  if (is_none ())
     nr_places = 0;
   __atomic_store_n (&begun, true, __ATOMIC_RELEASE);
+}
+
+void
+shortage_begin (struct shortage shortage)
+{
+  now = shortage;
+  one_in = 0;
+  begin ();
+}
+
+void
+shortage_begin_scarcity (unsigned chance, uint64_t seed)
+{
+  one_in = chance;
+  scarcity_seed = seed;
+  begin ();
 }
 
 uint64_t
@@ -211,15 +243,15 @@ hits (const char *caller)
 {
   uint64_t n, place;
 
-  place = SANITIZED || now.times == 0 ? find_place (caller) : 0;
+  place = SANITIZED || is_none () ? find_place (caller) : 0;
   if (SANITIZED && place == 0)
     return false;
-  if (now.times == 0) {
+  if (is_none ()) {
     add_place (place);
     return false;
   }
   n = atomic_fetch_add (&allocations, 1);
-  if (n < now.after || n - now.after >= now.times)
+  if (!is_hit (n))
     return false;
   failures++;
   all_failures++;

@@ -37,6 +37,8 @@ struct shortage {
 /* From now on, until it ends, allocations are counted, and some fail.  (They are counted
  * in programs that include lib/allocations.h.) */
 extern void shortage_begin (struct shortage);
+/* The same, but one of so many fails; which ones, the seed says. */
+extern void shortage_begin_scarcity (unsigned one_in, uint64_t seed);
 /* Returns how many failed. */
 extern uint64_t shortage_end (void);
 /* How many have failed since it began. */

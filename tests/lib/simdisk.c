@@ -373,6 +373,23 @@ operate (struct simdisk *s, struct simfile *f, enum storage_op op,
   return 1;
 }
 
+/* A file that is not simulated. */
+static int
+operate_elsewhere (struct simdisk *s, enum storage_op op)
+{
+  int err = 0;
+
+  pthread_mutex_lock (&s->lock);
+  if (s->fault.elsewhere) {
+    s->operations[op]++;
+    err = fails (s, NULL, op, 0);
+    s->failures += err != 0;
+  }
+  pthread_mutex_unlock (&s->lock);
+  errno = err;
+  return err ? -1 : 0;
+}
+
 static int
 before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
@@ -387,7 +404,7 @@ before (void *opaque, const char *path, enum storage_op op,
   while (f < s->files + s->nr_files && strcmp (path, f->path) != 0)
     f++;
   if (f == s->files + s->nr_files)
-    return 0;
+    return operate_elsewhere (s, op);
 
   spared = shortage_spare (true);
   pthread_mutex_lock (&s->lock);

@@ -73,12 +73,13 @@ extern bool simdisk_is_durable (struct simdisk *, bool raw);
 
 /* Makes operations fail: of those in OPS (a set of 1 << enum storage_op), the next AFTER
  * ones succeed, then TIMES ones fail with ERR.  PARTIAL: failing writes do a part of
- * their work.  NULL: no more failures. */
+ * their work.  ELSEWHERE: those on files that are not simulated count, too.  NULL: no
+ * more failures. */
 struct fault {
   unsigned ops;
   uint64_t after, times;
   int err;
-  bool partial;
+  bool partial, elsewhere;
 };
 extern void simdisk_fault (struct simdisk *, const struct fault *);
 /* How many operations have failed so far, and how many of those in OPS there were. */

@@ -73,8 +73,10 @@ trials_run (const char *name, unsigned seconds, unsigned least,
   mallopt (M_TRIM_THRESHOLD, 256 << 20);
   images_enter (name);
   /* Over NBD, and with a sanitizer, they repeat what others do. */
-  if (reach_server () || SANITIZED)
+  if (reach_server () || SANITIZED) {
     seconds = (seconds + 1) / 2;
+    least = (least + 1) / 2;
+  }
   if (!long_suite ()) {
     seconds = (seconds + 2) / 3;
     least = (least + 2) / 3;
