@@ -108,11 +108,11 @@ plain_units ()
 # =item.  SYNOPSIS, PARAMETERS and some others do not contain commands.
 pod_units ()
 {
-  awk '
+  awk -v other='^(SYNOPSIS|PARAMETERS|FEATURES OF A BUILD|Lines|Metrics|Rotation of the log)$' '
     /^=(head1|head2|item) / { title = $0; sub (/^=[a-z0-9]+ +/, "", title) }
     /^=head/ { section = title }
     /^=back/ { title = section }
-    /^ / && title !~ /^(SYNOPSIS|PARAMETERS|Lines|Rotation of the log)$/ {
+    /^ / && title !~ other {
       if (title != printed) print "= " title
       printed = title
       print substr ($0, 2) }' "$1"

@@ -118,7 +118,8 @@ refused "no-such-key" file=/dev/null no-such-key=1
 # are all there.
 "$NBDKIT" "$PLUGIN" --dump-plugin > "$tmp/dump.txt"
 sed -n 's/^\(qcow2_[a-z0-9_]*\)=.*/\1/p' "$tmp/dump.txt" | sort > "$tmp/dump"
-grep -o 'C<qcow2_[a-z0-9_]*' "$operation" | sed 's/^C<//' | sort -u > "$tmp/dump.manual"
+sed -n '/^=head1 FEATURES/,/^=head1 DEBUG/p' "$operation" | grep -o 'qcow2_[a-z0-9_]*' |
+  sort -u > "$tmp/dump.manual"
 diff -u "$tmp/dump" "$tmp/dump.manual"
 grep -qx 'magic_config_key=file' "$tmp/dump.txt"
 version=$(sed -n 's/^version=//p' "$tmp/dump.txt")

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Links between the documents in Markdown lead to files, and to headings, that are there.
+# Links between the documents in Markdown lead to files, and to headings, that are there;
+# and links between the manual pages to sections of them.
 
 set -e -u -o pipefail
 
@@ -29,3 +30,18 @@ for document in *.md doc/*.md; do
   done < <(sed '/^    /d' "$document" | grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//')
 done
 [ "$links" -ge 20 ]
+
+# L<PAGE(N)/SECTION> and L</SECTION>.
+links=0
+for pod in plugin/*.pod img/*.pod; do
+  while IFS= read -r link; do
+    links=$((links + 1))
+    page="${link%%/*}" section="${link#*/}"
+    for file in {plugin,img}/"${page%(*}".pod; do [ ! -e "$file" ] || break; done
+    if [ -z "$page" ]; then file="$pod"; fi
+    [ -e "$file" ] || continue          # of others
+    grep -qxF -e "=head1 $section" -e "=head2 $section" -e "=item $section" "$file" ||
+      { echo "$pod: $link: no such section"; exit 1; }
+  done < <(tr '\n' ' ' < "$pod" | grep -oE 'L<[^|<>]*/[^<>]+>' | sed 's/^L<//; s/>$//')
+done
+[ "$links" -ge 50 ]

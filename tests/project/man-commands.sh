@@ -72,7 +72,7 @@ before ()
       serve_ceph disk.qcow2 ;;
     "Writing to an NBD export")
       qemu-io -f qcow2 -c 'write -P 9 0 1M' disk.qcow2 ;;
-    "DEVICES THAT GROW"|"NEW IMAGES ON DEVICES")
+    "DEVICES THAT GROW"|"New images on devices")
       truncate -s 20M device
       if dev="$(losetup --find --show device)"; then
         # It goes when the last process that has it open ends.
@@ -108,15 +108,13 @@ after ()
       grep 'wrote 4096/4096 bytes' out
       same new.qcow2 disk.raw
       same new.qcow2 then.raw && fail "the virtual machine wrote nothing"
-      qemu-img snapshot -l disk.qcow2 | grep clean
-      [ "$(grep -c '^tested' out)" = 1 ]
       same disk.qcow2 disk.raw ;;
     CLIENTS)
-      grep 'wrote 4096/4096 bytes' out
       grep "hello" out
       grep '^1073741824$' out
-      qemu-io -f qcow2 -c 'read -P 7 64k 4k' -c 'read -P 1 0 4k' disk.qcow2 | tee now
-      if grep -i 'verification failed' now; then fail "not written"; fi ;;
+      qemu-io -f qcow2 -c 'read -v 4k 5' -c 'read -P 1 0 4k' disk.qcow2 | tee now
+      grep hello now
+      if grep -i 'verification failed' now; then fail "more was written"; fi ;;
     "Serving over the network")
       [ -z "${TEST_IN_NETWORK:-}" ] || grep 'export-size: 1073741824' out ;;
     "NEW IMAGES")
@@ -162,7 +160,7 @@ after ()
       same disk.qcow2 full.raw && fail "nothing has changed"
       qemu-img compare -f qcow2 -F qcow2 disk.qcow2 $copy ;;
     "COMPRESSED IMAGES")
-      for i in new small large; do
+      for i in new small; do
         same "$i.qcow2" then.raw
         [ "$(allocated_kib "$i.qcow2")" -lt 1024 ]
       done
@@ -184,7 +182,7 @@ after ()
     "Writing to an NBD export")
       check_clean disk.qcow2
       same disk.qcow2 then.raw ;;
-    "NEW IMAGES ON DEVICES")
+    "New images on devices")
       [ ! -e "$sockdir/disk.device" ] || check_clean "$sockdir/disk.device" ;;
     "DEVICES THAT GROW")
       [ ! -e "$sockdir/disk.device" ] || grep '"device": true' disk.json ;;
