@@ -20,6 +20,7 @@
 #include "lib/stubs.h"
 
 atomic_bool quiet_errors;
+void (*trace_changes) (const char *text);
 
 static _Thread_local char last[1024];
 static atomic_ulong count;
@@ -30,6 +31,8 @@ report_line (enum report_level level, const char *text)
   const bool wanted = getenv ("QCOW2_TEST_DEBUG") != NULL;
 
   if (level == REPORT_DEBUG) {
+    if (trace_changes)
+      trace_changes (text);
     if (wanted)
       fprintf (stderr, "%s\n", text);
     return;
@@ -43,8 +46,7 @@ report_line (enum report_level level, const char *text)
 bool
 report_traces (enum report_trace what)
 {
-  (void) what;
-  return getenv ("QCOW2_TEST_DEBUG") != NULL;
+  return (trace_changes && what == TRACE_CHANGE) || getenv ("QCOW2_TEST_DEBUG") != NULL;
 }
 
 bool

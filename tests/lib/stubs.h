@@ -20,6 +20,10 @@ extern void clear_last_error (void);
 extern unsigned long error_count (void);
 extern atomic_bool quiet_errors;
 
+/* NULL, or called with what a change of a disk says about its steps; set it before there
+ * are threads. */
+extern void (*trace_changes) (const char *text);
+
 /* Like assert, but always compiled in. */
 #define CHECK(cond)                                                     \
   do {                                                                  \

@@ -2,8 +2,9 @@
  *
  * Does a disk go on as before if a change of it fails?
  *
- * A client writes, trims and reads, while snapshots are taken and deleted and the disk
- * grows.  Each operation on the file up to the switch of each change fails once, and then
+ * A client writes, trims and reads, while snapshots are taken and deleted, bitmaps are
+ * added, cleared, merged and removed, the disk grows, and other refcounts are used.  Each
+ * operation on the file up to the switch of each change fails once, and then
  * each allocation.  The change fails, and nothing else: the same generation of the disk
  * goes on, without reading the file again, and shows what the client has written (also in
  * clusters that were free and contained zeros, before the change wrote to them).  In the
@@ -19,8 +20,9 @@
 #include <string.h>
 
 #include "util/cleanup.h"
-#include "change/resize.h"
-#include "change/snapedit.h"
+#include "change/amend.h"
+#include "change/bitmapedit.h"
+#include "change/edit.h"
 #include "disk/export.h"
 #include "lib/allocations.h"
 #include "lib/images.h"
@@ -29,7 +31,7 @@
 #include "lib/trials.h"
 
 #define IMAGE "disk.qcow2"
-#define SIZE (UINT64_C (4) << 20)
+#define SIZE (UINT64_C (2) << 20)
 #define GROWTH (UINT64_C (64) << 10)
 #define CLUSTER 1024
 #define NEVER UINT64_MAX
@@ -42,6 +44,7 @@ static struct rng rng;
 /* Operations of the change on the file, before the switch. */
 static bool in_change, switching;
 static uint64_t operations, fails_at = NEVER;
+static struct shortage shortage = { .times = 0 };
 static unsigned nr_failures;
 
 static int
@@ -93,64 +96,95 @@ check_disk (void)
 
 /* --- the changes --- */
 
-struct change {
-  enum { TAKE_SNAPSHOT, GROW, DELETE_SNAPSHOT, KINDS } kind;
-  struct shortage shortage;
-  struct shadow *done;
+enum kind {
+  TAKE_SNAPSHOT, GROW, DELETE_SNAPSHOT, ADD_BITMAP, CLEAR_BITMAP, DIVIDE_BITMAP,
+  JOIN_BITMAPS, REMOVE_BITMAP, WIDEN_COUNTS, NARROW_COUNTS, KINDS
 };
 
 static int
-make_one (struct change *c, const struct image *image)
+edit (const struct edit *edit)
 {
-  const struct resize_options larger = {
-    .size = image->header.size + GROWTH, .discard = true,
-    .preallocation = PREALLOCATION_METADATA,
-  };
+  const struct edit_options o = { .preallocation = PREALLOCATION_METADATA };
 
-  switch (c->kind) {
-  case TAKE_SNAPSHOT: return snapedit_create (image, true, "s", NULL, &c->done);
-  case DELETE_SNAPSHOT: return snapedit_delete (image, true, "s", &c->done);
-  default: return resize_image (image, &larger, &c->done);
-  }
+  return edit_disk (disk, &o, edit, 1);
 }
 
 static int
-make (void *opaque, struct image *image)
+amend (unsigned refcount_bits, enum amend_choice lazy)
 {
-  struct change *const c = opaque;
-  int r;
+  const struct amend a = { .refcount_bits = refcount_bits, .lazy_refcounts = lazy };
 
-  in_change = true;
-  switching = false;
-  operations = 0;
-  shortage_begin (c->shortage);
-  r = make_one (c, image);
-  nr_failures += shortage_end ();
-  in_change = false;
-  return r;
+  return amend_disk (disk, &a);
+}
+
+static int
+make (enum kind kind)
+{
+  static const struct edit take = { .kind = EDIT_SNAPSHOT_CREATE, .name = "s" };
+  static const struct edit delete = { .kind = EDIT_SNAPSHOT_DELETE, .name = "s" };
+  static const struct edit grow = { .kind = EDIT_RESIZE, .sign = 1, .size = GROWTH };
+  static const struct bitmapedit
+    add = { .what = BITMAP_ADD, .name = "b" },
+    clear = { .what = BITMAP_CLEAR, .name = "b" },
+    remove = { .what = BITMAP_REMOVE, .name = "b" },
+    divide[] = {
+      { .what = BITMAP_DISABLE, .name = "b" }, { .what = BITMAP_ADD, .name = "next" },
+    },
+    join[] = {
+      { .what = BITMAP_ENABLE, .name = "b" },
+      { .what = BITMAP_MERGE, .name = "b", .merged = "next" },
+      { .what = BITMAP_REMOVE, .name = "next" },
+    };
+
+  switch (kind) {
+  case TAKE_SNAPSHOT: return edit (&take);
+  case GROW: return edit (&grow);
+  case DELETE_SNAPSHOT: return edit (&delete);
+  case ADD_BITMAP: return bitmapedit_disk (disk, &add, 1, NULL);
+  case CLEAR_BITMAP: return bitmapedit_disk (disk, &clear, 1, NULL);
+  case DIVIDE_BITMAP: return bitmapedit_with_snapshot (disk, NULL, divide, 2, NULL);
+  case JOIN_BITMAPS: return bitmapedit_disk (disk, join, 3, NULL);
+  case REMOVE_BITMAP: return bitmapedit_disk (disk, &remove, 1, NULL);
+  case WIDEN_COUNTS: return amend (32, AMEND_ON);
+  default: return amend (16, AMEND_OFF);
+  }
 }
 
 static void
-release (void *opaque, struct alloc *alloc)
+stop_failing (void)
 {
-  shadow_release (((struct change *) opaque)->done, alloc);
+  if (in_change)
+    nr_failures += shortage_end ();
+  in_change = false;
+}
+
+/* The time to fail is when the image is at rest, and not changed yet. */
+static void
+notice_step (const char *text)
+{
+  if (strstr (text, "the image is at rest")) {
+    in_change = true;
+    switching = false;
+    operations = 0;
+    shortage_begin (shortage);
+  }
+  else if (strstr (text, "the image is switched") || strstr (text, "nothing is changed"))
+    stop_failing ();
 }
 
 /* Returns whether it was made. */
 static bool
-try (int kind, struct shortage shortage)
+try (enum kind kind)
 {
-  struct change c = { .kind = kind, .shortage = shortage };
-  const struct disk_change dc = { .opaque = &c, .make = make, .release = release };
   const unsigned failures = nr_failures;
   const struct view *const before = disk_inside (disk).view;
   int r;
 
   use ();
   quiet_errors = true;
-  r = disk_change (disk, &dc);
+  r = make (kind);
   quiet_errors = false;
-  shadow_free (c.done);
+  stop_failing ();              /* (There may have been no memory to tell that.) */
   if (r == -1 && nr_failures == failures)
     FAIL ("the change failed without a reason: %m (%s)", last_error ());
   if (disk_check (disk) == -1)
@@ -163,14 +197,14 @@ try (int kind, struct shortage shortage)
 }
 
 static void
-make_each (int kind)
+make_each (enum kind kind)
 {
   uint64_t i;
 
   for (i = 0; ; i++) {
     trials_about ("change %d, operation %" PRIu64 " fails", kind, i);
     fails_at = i;
-    if (try (kind, SHORTAGE_NONE))
+    if (try (kind))
       break;
   }
   fails_at = NEVER;
@@ -179,7 +213,7 @@ make_each (int kind)
 
 /* The next change of this kind, when the other ones have been made. */
 static void
-make_each_without_memory (int kind)
+make_each_without_memory (enum kind kind)
 {
   uint64_t i, failed = 0;
 
@@ -187,7 +221,8 @@ make_each_without_memory (int kind)
     const unsigned failures = nr_failures;
 
     trials_about ("change %d, allocation %" PRIu64 " fails", kind, i);
-    if (try (kind, (struct shortage) { i, 1 }))
+    shortage = (struct shortage) { i, 1 };
+    if (try (kind))
       break;
     failed += nr_failures - failures;
   }
@@ -209,14 +244,15 @@ main (void)
 
   images_enter ("failed-change");
   rng_init (&rng, seed_from_env (), 1);
+  trace_changes = notice_step;
   image_create (IMAGE, &spec);
   options.path = path = images_path (IMAGE);
   CHECK (disk_open (&options, &disk) == 0);
   client = export_open (disk, "", true);
   CHECK (client && export_is_writable (client));
-  for (int kind = 0; kind < KINDS; kind++)
+  for (enum kind kind = 0; kind < KINDS; kind++)
     make_each (kind);
-  for (int kind = 0; kind < KINDS; kind++)
+  for (enum kind kind = 0; kind < KINDS; kind++)
     make_each_without_memory (kind);
   CHECK (nr_failures > 100);
   CHECK (export_close (client) == 0);
