@@ -121,14 +121,16 @@ make (void *opaque, const struct storage_hooks *hooks)
   const struct disk_options options = each_change_options (t->power.path, hooks);
   const unsigned long errors = error_count ();
   const unsigned files = count_files ();
+  int r;
 
   errno = 0;
-  t->err = t->change->run (&options) == -1 ? errno : 0;
+  r = t->change->run (&options);
+  t->err = r == -1 ? errno : 0;
   if (count_files () != files)
     FAIL ("it leaves a file behind");
-  if (t->err == 0)
+  if (r == 0)
     return 0;
-  if (error_count () == errors)
+  if (error_count () == errors || t->err == 0)
     FAIL ("it fails, and does not say why");
   nr_failed++;
   errno = t->err;

@@ -78,60 +78,64 @@ ignore_extent (void *opaque, uint64_t offset, uint64_t len, enum extent_type typ
   return 0;
 }
 
+/* A call of the core: 0, or errno. */
+#define CORE(call)                                              \
+  ({                                                            \
+    const int core_r_ = (errno = 0, SHORTAGE_MEETS (call));     \
+    CHECK (core_r_ == 0 || errno != 0);                         \
+    core_r_ == 0 ? 0 : errno;                                   \
+  })
+
 int
 attempt_execute (struct attempt *r, const struct attempt_request *q, unsigned char *buf)
 {
-  struct ledger *l = r->ledger;
+  const unsigned flags = (q->may_trim ? REQUEST_MAY_TRIM : 0) |
+    (q->fast ? REQUEST_FAST : 0);
   const uint64_t sector = q->offset / 512, n = q->count / 512;
+  struct ledger *l = r->ledger;
   uint32_t contents = LEDGER_ZEROS;
   uint64_t stamp;
-  int result;
+  int err;
 
   switch (q->kind) {
   case READ:
     /* It may fail to store what it reads; to read it, never. */
-    if (SHORTAGE_MEETS (export_read (r->client, buf, q->count, q->offset)) == -1)
-      return errno;
-    if (!r->lost && !ledger_allows (l, sector, n, buf, false))
+    err = CORE (export_read (r->client, buf, q->count, q->offset));
+    if (err == 0 && !r->lost && !ledger_allows (l, sector, n, buf, false))
       FAIL ("read %" PRIu64 "+%" PRIu64 ": wrong contents", q->offset, q->count);
-    return 0;
+    return err;
   case EXTENTS:
-    return SHORTAGE_MEETS (export_extents (r->client, q->count, q->offset, false,
-                                           ignore_extent, NULL)) == -1 ? errno : 0;
+    return CORE (export_extents (r->client, q->count, q->offset, false, ignore_extent,
+                                 NULL));
   case CACHE:
-    return SHORTAGE_MEETS (export_cache (r->client, q->count, q->offset)) == -1 ?
-      errno : 0;
+    return CORE (export_cache (r->client, q->count, q->offset));
   case FLUSH:
     stamp = ledger_flush_begin (l);
-    if (SHORTAGE_MEETS (export_flush (r->client)) == -1)
-      return errno;
-    ledger_flush_end (l, stamp);
-    return 0;
+    err = CORE (export_flush (r->client));
+    if (err == 0)
+      ledger_flush_end (l, stamp);
+    return err;
   case WRITE:
     contents = ledger_contents (l);
     ledger_fill (contents, sector, n, buf);
     ledger_begin (l, sector, n, contents);
-    result = SHORTAGE_MEETS (export_write (r->client, buf, q->count, q->offset,
-                                           q->fua));
+    err = CORE (export_write (r->client, buf, q->count, q->offset, q->fua));
     break;
   case ZERO:
     ledger_begin (l, sector, n, contents);
-    result = SHORTAGE_MEETS (export_zero (r->client, q->count, q->offset,
-                                          (q->may_trim ? REQUEST_MAY_TRIM : 0) |
-                                          (q->fast ? REQUEST_FAST : 0), q->fua));
-    if (result == -1 && q->fast && errno == ENOTSUP) {
+    err = CORE (export_zero (r->client, q->count, q->offset, flags, q->fua));
+    if (err == ENOTSUP && q->fast) {
       ledger_cancel (l, sector, n);
       return 0;
     }
     break;
   default:
     ledger_begin (l, sector, n, contents);
-    result = SHORTAGE_MEETS (export_trim (r->client, q->count, q->offset, q->fua));
+    err = CORE (export_trim (r->client, q->count, q->offset, q->fua));
   }
-  if (result == -1)
-    return errno;
-  ledger_end (l, sector, n, q->fua);
-  return 0;
+  if (err == 0)
+    ledger_end (l, sector, n, q->fua);
+  return err;
 }
 
 /* --- judging --- */
@@ -230,27 +234,28 @@ int
 attempt_open (struct attempt *r)
 {
   struct disk_options options = r->image->options;
+  int err;
 
   options.hooks = simdisk_hooks (r->sim);
-  if (SHORTAGE_MEETS (reach_open (&options, &r->disk)) == -1)
-    return errno;
-  if (r->image->no_cache)
+  err = CORE (reach_open (&options, &r->disk));
+  if (err == 0 && r->image->no_cache)
     budget_hold (map_budget (disk_inside (r->disk).map), UINT64_C (1) << 40);
-  return 0;
+  return err;
 }
 
 int
 attempt_close (struct attempt *r)
 {
-  const int result = SHORTAGE_MEETS (disk_close (r->disk));
+  const int err = CORE (disk_close (r->disk));
 
   r->disk = NULL;
-  return result == -1 ? errno : 0;
+  return err;
 }
 
 int
 attempt_come (struct attempt *r)
 {
+  errno = 0;
   r->client = SHORTAGE_MEETS (export_open (r->disk, "", true));
   if (r->client == NULL)
     return errno ? errno : EINVAL;
@@ -263,11 +268,11 @@ int
 attempt_leave (struct attempt *r)
 {
   const uint64_t stamp = ledger_flush_begin (r->ledger);
+  const int err = CORE (export_close (r->client));
 
-  if (SHORTAGE_MEETS (export_close (r->client)) == -1)
-    return errno;
-  ledger_flush_end (r->ledger, stamp);
-  return 0;
+  if (err == 0)
+    ledger_flush_end (r->ledger, stamp);
+  return err;
 }
 
 void
