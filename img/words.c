@@ -72,7 +72,8 @@ static const char *const words[NR_REMEDIES] = {
   [REMEDY_SHRINK] = "a smaller disk requires --shrink, which discards the data beyond the "
     "new size",
   [REMEDY_VERSION_3] = "add compat=1.1",
-  [REMEDY_WRITE_NBD] = "NBD has no locks",
+  [REMEDY_WRITE_NBD] = "NBD has no locks: an export is written only if it is the image that "
+    "the command names",
 };
 
 /* What a command proposes that lacks the option which the words above name. */

@@ -121,3 +121,10 @@ grep 'secret.qcow2: .*"nbdkit-qcow2-img check" takes more than one, with --image
 img amend --image-opts -o data_file=moved.raw \
   driver=qcow2,file.filename=data.qcow2,data-file.filename=moved.raw
 img validate data.qcow2
+
+# Of an image here, a data file behind NBD is only read.
+PLUGIN=file start_nbdkit moved.raw
+img amend -o "data_file=$uri" data.qcow2
+said 'data.qcow2: .*NBD has no locks: an export is written only if it is the image that ' \
+  resize --allow-uri "$uri" data.qcow2 2M
+img compare --allow-uri "$uri" -f raw moved.raw data.qcow2
