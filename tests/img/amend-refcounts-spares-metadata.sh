@@ -27,6 +27,6 @@ with open(sys.argv[1], "r+b") as f:
     f.write(bytes(2 * (len(image) // 4096 - table)))
     f.truncate(len(image) + (1 << 20))
 END
-PLUGIN=file start_nbdkit disk.qcow2
+PLUGIN="file" start_nbdkit disk.qcow2
 img_untouched disk.qcow2 'the L2 table at .* is in use but its reference count is 0' \
   amend -o refcount_bits=64 "$uri"

@@ -123,7 +123,7 @@ img amend --image-opts -o data_file=moved.raw \
 img validate data.qcow2
 
 # Of an image here, a data file behind NBD is only read.
-PLUGIN=file start_nbdkit moved.raw
+PLUGIN="file" start_nbdkit moved.raw
 img amend -o "data_file=$uri" data.qcow2
 said 'data.qcow2: .*NBD has no locks: an export is written only if it is the image that ' \
   resize --allow-uri "$uri" data.qcow2 2M

@@ -7,7 +7,6 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires "$NBDKIT" --version
 
-code="$srcdir/../plugin/plugin.c"
 pod="$srcdir/../plugin/nbdkit-qcow2-plugin.pod"
 operation="$srcdir/../plugin/nbdkit-qcow2-operation.pod"
 
