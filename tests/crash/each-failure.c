@@ -14,13 +14,12 @@
  *               without memory they can be repeated then; a use that changes nothing
  *               writes nothing; no file and no descriptor is left behind
  *
- * Each trial takes one shape, and every tenth change.
+ * Each trial takes one shape, and every fourth change.
  *
  * Environment: SEED repeats a run, and chooses the first trial; FIRST: start with this
  * one, and ITERATIONS: so many of them (default: all, a third in the short suite);
  * FAULTS: how many operations of each kind, and allocations, fail in a change, if there
- * are more (default: 12, or 8 in the short suite, and fewer of slow changes);
- * ALLOCATIONS=all: see lib/shortage.h.
+ * are more (default: 6, or 1 of slow changes); ALLOCATIONS=all: see lib/shortage.h.
  */
 
 #include <config.h>
@@ -187,8 +186,7 @@ how_many (const struct each_change *change)
 {
   const char *asked = getenv ("FAULTS");
 
-  return asked ? strtoul (asked, NULL, 10)
-    : (long_suite () ? 12 : 8) / (change->slow ? 4 : 1);
+  return asked ? strtoul (asked, NULL, 10) : change->slow ? 1 : 6;
 }
 
 /* Of N operations, all, or some everywhere. */
@@ -279,14 +277,14 @@ fail_in_change (const struct each_change *change, struct rng *rng)
 static void
 one_trial (struct rng *rng)
 {
-  const unsigned which = (trials_number + trials_seed) % ATTEMPT_SHAPES;
+  const unsigned number = (trials_number + trials_seed) % (4 * ATTEMPT_SHAPES);
   const struct each_change *change;
 
   quiet_errors = true;          /* they are what we want */
   shortage_spare (true);
-  fail_in_sessions (which, rng);
+  fail_in_sessions (number % ATTEMPT_SHAPES, rng);
   shortage_spare (false);
-  for (unsigned i = which; (change = each_change_number (i)) != NULL; i += ATTEMPT_SHAPES)
+  for (unsigned i = number % 4; (change = each_change_number (i)) != NULL; i += 4)
     if (!(change->needs_files && reach_server ()))
       fail_in_change (change, rng);
   quiet_errors = false;
