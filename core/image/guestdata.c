@@ -170,14 +170,14 @@ read_sectors (struct guestdata *p, void *buf, uint64_t count, uint64_t host,
 
 static int
 write_sectors (struct guestdata *p, void *buf, uint64_t count, uint64_t host,
-               uint64_t guest, bool dsync)
+               uint64_t guest, enum storage_writing how)
 {
   const struct iovec iov = { .iov_base = buf, .iov_len = count };
 
   if (crypt_encrypt (p->cipher, sector_number (p, host, guest),
                      buf, buf, count) == -1)
     return fault (p, "encrypt", count, host);
-  return storage_writev (p->file, &iov, 1, host, dsync);
+  return storage_writev (p->file, &iov, 1, host, how);
 }
 
 /* --- any alignment --- */
@@ -267,7 +267,7 @@ read_edges (struct guestdata *p, struct bounce *b, uint64_t skip, uint64_t n,
 
 static int
 write_encrypted (struct guestdata *p, const struct iovec *iov, uint64_t count,
-                 uint64_t host, uint64_t guest, bool dsync)
+                 uint64_t host, uint64_t guest, enum storage_writing how)
 {
   struct bounce *b = get_bounce (p);
   uint64_t skip, n;
@@ -283,7 +283,7 @@ write_encrypted (struct guestdata *p, const struct iovec *iov, uint64_t count,
     if (r == 0) {
       gather (b->data + skip, n, iov, &element, &done);
       r = write_sectors (p, b->data, round_up (skip + n, CRYPT_SECTOR),
-                         host - skip, guest - skip, dsync);
+                         host - skip, guest - skip, how);
     }
   }
   put_bounce (p, b);
@@ -292,21 +292,21 @@ write_encrypted (struct guestdata *p, const struct iovec *iov, uint64_t count,
 
 int
 guestdata_write (struct guestdata *p, const struct iovec *iov, int niov,
-                 uint64_t host, uint64_t guest, bool dsync)
+                 uint64_t host, uint64_t guest, enum storage_writing how)
 {
   struct rangelock_claim claim;
   uint64_t count = 0;
   int r;
 
   if (p->cipher == NULL)
-    return storage_writev (p->file, iov, niov, host, dsync);
+    return storage_writev (p->file, iov, niov, host, how);
   for (int i = 0; i < niov; i++)
     count += iov[i].iov_len;
   if (count == 0)
     return 0;
   rangelock_claim (p->claims, &claim, host / CRYPT_SECTOR,
                    (host + count - 1) / CRYPT_SECTOR);
-  r = write_encrypted (p, iov, count, host, guest, dsync);
+  r = write_encrypted (p, iov, count, host, guest, how);
   rangelock_release (p->claims, &claim);
   return r;
 }

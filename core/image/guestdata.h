@@ -40,6 +40,6 @@ extern struct storage *guestdata_remote_file (const struct guestdata *);
 extern int guestdata_read (struct guestdata *, void *buf, uint64_t count,
                            uint64_t host, uint64_t guest);
 extern int guestdata_write (struct guestdata *, const struct iovec *iov, int niov,
-                            uint64_t host, uint64_t guest, bool dsync);
+                            uint64_t host, uint64_t guest, enum storage_writing);
 
 #endif /* QCOW2_GUESTDATA_H */

@@ -95,7 +95,8 @@ write_slices (struct l2 *l2, const struct l2_batch *snap)
       iov[n].iov_base = pieces[start + n].buf;
       iov[n].iov_len = l2->slice_size;
     }
-    if (storage_writev (l2->image->file, iov, n, pieces[start].offset, false) == -1)
+    if (storage_writev (l2->image->file, iov, n, pieces[start].offset,
+                        STORAGE_IN_PLACE) == -1)
       return -1;
   }
   return 0;

@@ -434,7 +434,8 @@ write_mark (struct bitmaps *bs, const struct place *p, bool durable)
     bitmapstore_compose (p->b, first, iov.iov_len / sizeof *bs->log->buf, bs->log->buf);
     at = host + first * sizeof *bs->log->buf % cs;
   }
-  return storage_writev (bs->file, &iov, 1, at, durable) == 0 ? 0
+  return storage_writev (bs->file, &iov, 1, at,
+                         durable ? STORAGE_DURABLE : STORAGE_IN_PLACE) == 0 ? 0
     : bitmapstore_failed (bs);
 }
 

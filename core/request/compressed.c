@@ -194,7 +194,7 @@ write_pieces (struct store *s)
       continue;
     if (n > 0 && (d == NULL || s->pieces[piece].host != end)) {
       cluster_cache_forget (s->v->cluster_cache, 0, host, end);
-      if (storage_writev (s->v->image->file, iov, n, host, false) == -1)
+      if (storage_writev (s->v->image->file, iov, n, host, STORAGE_IN_PLACE) == -1)
         return -1;
       n = 0;
     }

@@ -188,7 +188,7 @@ write_data_at (struct store *s, uint64_t from, uint64_t len, uint64_t host)
     .iov_base = (void *) (s->data + (from - s->start)), .iov_len = len,
   };
 
-  return guestdata_write (s->v->image->guestdata, &iov, 1, host, from, false);
+  return guestdata_write (s->v->image->guestdata, &iov, 1, host, from, STORAGE_IN_PLACE);
 }
 
 /* Stores whole clusters. */

@@ -254,49 +254,51 @@ acquire_targets (struct cow *c)
   return 0;
 }
 
+/* Writes to target T, at that guest offset. */
 static int
-write_iov (struct cow *c, const struct iovec *iov, int n, uint64_t host,
+write_iov (struct cow *c, const struct target *t, const struct iovec *iov, int n,
            uint64_t guest)
 {
-  return guestdata_write (c->v->image->guestdata, iov, n, host, guest, false);
+  return guestdata_write (c->v->image->guestdata, iov, n, t->run.host + (guest - t->guest),
+                          guest, t->reused ? STORAGE_IN_PLACE : STORAGE_UNSEEN);
 }
 
-/* Copies the old contents of guest range [from, to) to host offset HOST. */
+/* Copies the old contents of guest range [from, to) to target T. */
 static int
-copy_old (struct cow *c, uint64_t from, uint64_t to, uint64_t host)
+copy_old (struct cow *c, const struct target *t, uint64_t from, uint64_t to)
 {
   CLEANUP_FREE char *buf = memory_get (COPYUP_PIECE);
   uint64_t n;
 
   if (buf == NULL)
     return -1;
-  for (; from < to; from += n, host += n) {
+  for (; from < to; from += n) {
     n = min64 (to - from, COPYUP_PIECE);
     memset (buf, 0, n);
     if (from < c->v->size &&
         request_read (c->v, buf, min64 (n, c->v->size - from), from) == -1)
       return -1;
-    if (write_iov (c, &(struct iovec) { buf, n }, 1, host, from) == -1)
+    if (write_iov (c, t, &(struct iovec) { buf, n }, 1, from) == -1)
       return -1;
   }
   return 0;
 }
 
 static int
-write_zeros (struct cow *c, uint64_t len, uint64_t host, uint64_t guest)
+write_zeros (struct cow *c, const struct target *t, uint64_t len, uint64_t guest)
 {
   struct iovec iov[16];
   uint64_t n;
   int i;
 
-  for (; len > 0; host += n, guest += n) {
+  for (; len > 0; guest += n) {
     for (i = 0, n = 0; i < 16 && n < len; i++) {
       iov[i].iov_base = (void *) zero_bytes;
       iov[i].iov_len = min64 (len - n, ZEROS_SIZE);
       n += iov[i].iov_len;
     }
     len -= n;
-    if (write_iov (c, iov, i, host, guest) == -1)
+    if (write_iov (c, t, iov, i, guest) == -1)
       return -1;
   }
   return 0;
@@ -339,13 +341,13 @@ prepare_fill (struct cow *c, const struct target *t, uint64_t from,
     if (t->run.zeroed || is_hole (c, host, len))
       return 0;
     if (len > ZEROS_SIZE)
-      return write_zeros (c, len, host, from);
+      return write_zeros (c, t, len, from);
     iov->iov_base = (void *) zero_bytes;
     iov->iov_len = len;
     return 0;
   }
   if (len > COPYUP_PIECE)
-    return copy_old (c, from, to, host);
+    return copy_old (c, t, from, to);
   *buf = memory_new (1, len);
   if (*buf == NULL)
     return -1;
@@ -367,7 +369,7 @@ copy_untouched (struct cow *c, struct target *t, uint64_t from, uint64_t to)
     if (run.kind != RUN_NORMAL)
       continue;
     t->copied = true;
-    if (copy_old (c, from, from + run.len, t->run.host + (from - t->guest)) == -1)
+    if (copy_old (c, t, from, from + run.len) == -1)
       return -1;
   }
   return 0;
@@ -410,7 +412,7 @@ write_target (struct cow *c, struct target *t)
   iov[n++].iov_len = to - from;
   if (fill[1].iov_len > 0)
     iov[n++] = fill[1];
-  return write_iov (c, iov, n, t->run.host + (at - t->guest), at);
+  return write_iov (c, t, iov, n, at);
 }
 
 /* Does this old mapping point to host clusters of which no part is kept? */

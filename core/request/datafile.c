@@ -50,7 +50,8 @@ write_plain (const struct view *v, uint64_t count, uint64_t offset)
 
   for (; count > 0; offset += iov.iov_len, count -= iov.iov_len) {
     iov.iov_len = min64 (count, ZEROS_SIZE);
-    if (guestdata_write (v->image->guestdata, &iov, 1, offset, offset, false) == -1)
+    if (guestdata_write (v->image->guestdata, &iov, 1, offset, offset,
+                         STORAGE_IN_PLACE) == -1)
       return -1;
   }
   return 0;

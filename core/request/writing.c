@@ -60,8 +60,8 @@ write_data (const struct view *v, const void *buf_, uint64_t count,
       if (extend_in_place (v, offset, count, &run, &len, &unsettled) == -1)
         return -1;
       iov.iov_len = len;
-      if (guestdata_write (v->image->guestdata, &iov, 1, run.host, offset,
-                           fua && !unsettled) == -1)
+      if (guestdata_write (v->image->guestdata, &iov, 1, run.host, offset, fua && !unsettled
+                           ? STORAGE_DURABLE : STORAGE_IN_PLACE) == -1)
         return -1;
       waits |= unsettled;
     }

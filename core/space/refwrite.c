@@ -176,7 +176,7 @@ write_pieces (struct refcounts *r, struct batch *t)
       iov[niov].iov_len = p->hi - p->lo;
       end += p->hi - p->lo;
     }
-    if (storage_writev (r->file, iov, niov, start, false) == -1)
+    if (storage_writev (r->file, iov, niov, start, STORAGE_IN_PLACE) == -1)
       return -1;
   }
   if (t->table)

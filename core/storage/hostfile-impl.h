@@ -43,7 +43,7 @@ hostfile_of (const struct storage *s)
 extern int hostfile_read (struct storage *, void *buf, uint64_t count,
                           uint64_t offset);
 extern int hostfile_write (struct storage *, const struct iovec *iov, int niov,
-                           uint64_t offset, uint64_t count, bool durable);
+                           uint64_t offset, uint64_t count, enum storage_writing);
 extern int hostfile_sync (struct storage *);
 extern void hostfile_forget_cache (struct storage *);
 

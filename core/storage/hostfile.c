@@ -72,16 +72,16 @@ write_copy (struct hostfile *f, const struct cursor *c, size_t count, int flags)
   return n;
 }
 
-/* Writes everything from C on, and moves C behind the bytes that were written.  Returns
- * 0, or -1 with errno set (not reported). */
+/* Writes everything from C on, with whole sectors or not, and moves C behind the bytes
+ * that were written.  Returns 0, or -1 with errno set (not reported). */
 static int
-write_from (struct hostfile *f, struct cursor *c, int flags)
+write_from (struct hostfile *f, struct cursor *c, bool whole, int flags)
 {
   int r = 0;
 
   cursor_advance (c, 0);        /* the first buffers may be empty */
   while (c->niov > 0) {
-    const size_t torn = wholesectors_torn (c);
+    const size_t torn = whole ? wholesectors_torn (c) : 0;
     struct iovec rest;
     ssize_t n;
 
@@ -145,7 +145,7 @@ write_durably_from (struct hostfile *f, struct cursor *c)
   int suspect = 0;
 
   if (!f->no_dsync) {
-    if (write_from (f, c, RWF_DSYNC) == 0)
+    if (write_from (f, c, true, RWF_DSYNC) == 0)
       return 0;
     if (errno == EOPNOTSUPP || errno == ENOSYS)
       f->no_dsync = true;
@@ -161,7 +161,7 @@ write_durably_from (struct hostfile *f, struct cursor *c)
     }
   }
 
-  if (write_from (f, c, 0) == -1)
+  if (write_from (f, c, true, 0) == -1)
     return -1;
   if (suspect) {
     storage_note_lost (&f->s, suspect);
@@ -177,11 +177,12 @@ write_durably_from (struct hostfile *f, struct cursor *c)
 
 int
 hostfile_write (struct storage *s, const struct iovec *iov, int niov,
-                uint64_t offset, uint64_t count, bool durable)
+                uint64_t offset, uint64_t count, enum storage_writing how)
 {
   struct hostfile *f = hostfile_of (s);
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
-  const int r = durable ? write_durably_from (f, &c) : write_from (f, &c, 0);
+  const int r = how == STORAGE_DURABLE ? write_durably_from (f, &c)
+    : write_from (f, &c, how != STORAGE_UNSEEN, 0);
   int err;
 
   if (r == 0 && f->dropcache) {

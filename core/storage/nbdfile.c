@@ -273,7 +273,7 @@ gather (const struct iovec *iov, int niov, uint64_t count)
 
 static int
 nbdfile_write (struct storage *s, const struct iovec *iov, int niov, uint64_t offset,
-               uint64_t count, bool durable)
+               uint64_t count, enum storage_writing how)
 {
   struct nbdfile *n = nbdfile_of (s);
   CLEANUP_FREE char *all = NULL;
@@ -287,7 +287,7 @@ nbdfile_write (struct storage *s, const struct iovec *iov, int niov, uint64_t of
   if (niov > 1 && (all = gather (iov, niov, count)) == NULL)
     return -1;
   buf = all ? all : iov[0].iov_base;
-  return durable ? write_durably (n, buf, count, offset)
+  return how == STORAGE_DURABLE ? write_durably (n, buf, count, offset)
     : write_range (n, buf, count, offset, NBDPOOL_WRITE);
 }
 

@@ -26,10 +26,9 @@ struct storage_ops {
    * not take long. */
   void *(*read_begin) (struct storage *, void *buf, uint64_t count, uint64_t offset);
   int (*read_end) (struct storage *, void *pending);
-  /* Writes all of IOV.  DURABLE: as with RWF_DSYNC.  Raises the size as far as it
-   * gets. */
+  /* Writes all of IOV.  Raises the size as far as it gets. */
   int (*write) (struct storage *, const struct iovec *iov, int niov,
-                uint64_t offset, uint64_t count, bool durable);
+                uint64_t offset, uint64_t count, enum storage_writing);
   /* ENOMEM: it has not begun. */
   int (*sync) (struct storage *);
   const char *sync_name;        /* the name of the sync operation, for messages */

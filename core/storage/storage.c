@@ -311,7 +311,7 @@ storage_read_sparse (struct storage *s, void *buf, uint64_t count, uint64_t offs
 
 int
 storage_writev (struct storage *s, const struct iovec *iov, int niov,
-                uint64_t offset, bool durable)
+                uint64_t offset, enum storage_writing how)
 {
   uint64_t count = 0;
   int r;
@@ -321,20 +321,21 @@ storage_writev (struct storage *s, const struct iovec *iov, int niov,
   if (count == 0)
     return 0;
   /* A durable write is a sync, too. */
-  if (durable && s->lost) {
+  if (how == STORAGE_DURABLE && s->lost) {
     errno = EIO;
     return failed (s, "write", offset, count);
   }
 
-  durable = durable && !s->unsafe;
-  r = before_io (s, STORAGE_OP_WRITE, iov, niov, offset, count, durable);
+  if (how == STORAGE_DURABLE && s->unsafe)
+    how = STORAGE_IN_PLACE;
+  r = before_io (s, STORAGE_OP_WRITE, iov, niov, offset, count, how == STORAGE_DURABLE);
   if (r == -1)
     return failed (s, "write", offset, count);
   if (r > 0)
     storage_raise_size (s, offset + count);
   else
-    r = s->ops->write (s, iov, niov, offset, count, durable);
-  if (!durable || r == -1)
+    r = s->ops->write (s, iov, niov, offset, count, how);
+  if (how != STORAGE_DURABLE || r == -1)
     changed (s);
   return r == -1 ? failed (s, "write", offset, count) : 0;
 }
@@ -344,7 +345,7 @@ storage_write (struct storage *s, const void *buf, uint64_t count, uint64_t offs
 {
   const struct iovec iov = { .iov_base = (void *) buf, .iov_len = count };
 
-  return storage_writev (s, &iov, 1, offset, false);
+  return storage_writev (s, &iov, 1, offset, STORAGE_IN_PLACE);
 }
 
 int

@@ -171,10 +171,17 @@ extern int storage_write (struct storage *, const void *buf, uint64_t count,
                           uint64_t offset);
 /* The same, of zeros.  (storage_zero may do it faster, or not at all.) */
 extern int storage_write_zeros (struct storage *, uint64_t offset, uint64_t count);
-/* Like storage_write, from several buffers; the iov array is not changed.  DSYNC: the
- * data is durable on return (RWF_DSYNC). */
+
+enum storage_writing {
+  STORAGE_IN_PLACE,     /* as storage_write.  If the process is killed, each sector of a
+                         * file has its old or its new bytes */
+  STORAGE_DURABLE,      /* the same, and durable on return (RWF_DSYNC) */
+  STORAGE_UNSEEN,       /* nothing leads to that place yet, so it may get anything if the
+                         * process is killed */
+};
+/* Like storage_write, from several buffers; the iov array is not changed. */
 extern int storage_writev (struct storage *, const struct iovec *iov, int niov,
-                           uint64_t offset, bool dsync);
+                           uint64_t offset, enum storage_writing);
 
 static inline bool
 storage_may_try_again (int err)
