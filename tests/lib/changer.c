@@ -18,6 +18,7 @@
 #include "change/edit.h"
 #include "change/keyedit.h"
 #include "change/relink.h"
+#include "change/stream.h"
 #include "lib/changer.h"
 #include "lib/stubs.h"
 #include "lib/trials.h"
@@ -226,6 +227,41 @@ change_names (struct changer *c)
     changed (c, relink_disk (c->disk, name));
 }
 
+/* --- a stream --- */
+
+static int
+go_on (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
+{
+  (void) opaque, (void) done, (void) total, (void) copied;
+  return 0;
+}
+
+static int
+fails (void *opaque, bool reads, int err)
+{
+  (void) opaque, (void) reads;
+  errno = err;
+  return -1;
+}
+
+/* Copies all layers below into the image.  (Once: then there are none.) */
+static void
+stream (struct changer *c)
+{
+  static const struct stream_watch watch = { .step = go_on, .fails = fails };
+  bool writable = true;
+  struct stream *s;
+  int r = -1;
+
+  CHECK (disk_connect (c->disk, &writable) == 0 && writable);
+  s = stream_new (c->disk, 0, 0, NULL);
+  if (s && stream_copy (s, &watch) == 0)
+    r = stream_finish (s);
+  stream_free (s);
+  c->streamed |= changed (c, r);
+  CHECK (disk_disconnect (c->disk, true) == 0);
+}
+
 /* --- the thread --- */
 
 static void *
@@ -238,7 +274,12 @@ change (void *opaque)
     case 0: change_snapshot (c); break;
     case 1: change_bitmaps (c); break;
     case 2: grow (c); break;
-    case 3: change_names (c); break;
+    case 3:
+      if (c->streams && rng_below (&c->rng, 3) == 0)
+        stream (c);
+      else
+        change_names (c);
+      break;
     default: amend (c);
     }
     if (c->has_snapshot)

@@ -18,11 +18,13 @@ struct changer {
   struct disk *disk;
   struct rng rng;
   bool grows;                   /* it may make the disk larger */
+  bool streams;                 /* and copy what is below into the image */
   bool lazy;                    /* and have it use lazy refcounts */
   bool keeps_counts;            /* and not change the width of refcounts */
 
   /* Afterwards: */
   unsigned changes, refused;
+  bool streamed;                /* it needs no backing file any more */
   uint64_t grown;               /* bytes by which the disk is larger */
 
   /* Its own. */

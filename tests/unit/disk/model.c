@@ -11,10 +11,10 @@
  * one value that is ever written there, and its changes must not harm others.
  *
  * Clients connect and leave meanwhile.  And the disk changes as a whole: snapshots,
- * bitmaps and features come and go, and it grows.  A snapshot that was taken in use must
- * show the same as long as it exists.  Whenever the last writer has left, the file must
- * have no faults and no leaks.  At the end qemu-img judges metadata, contents and the
- * internal snapshots.
+ * bitmaps and features come and go, it grows, and backing files are copied into it.  A
+ * snapshot that was taken in use must show the same as long as it exists.  Whenever the
+ * last writer has left, the file must have no faults and no leaks.  At the end qemu-img
+ * judges metadata, contents and the internal snapshots.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -459,7 +459,8 @@ static void
 run_workers (struct trial *t, struct rng *rng)
 {
   struct changer changer = {
-    .disk = t->disk, .grows = true, .lazy = true, .keeps_counts = t->image.nr_snapshots > 0,
+    .disk = t->disk, .grows = true, .streams = true, .lazy = true,
+    .keeps_counts = t->image.nr_snapshots > 0,
   };
   struct worker workers[8];
   unsigned i;
@@ -481,6 +482,10 @@ run_workers (struct trial *t, struct rng *rng)
   t->changes += changer.changes;
   t->refused += changer.refused;
   t->size += changer.grown;
+  if (changer.streamed) {
+    t->image.spec.backing = NULL;
+    image_remember (IMAGE, &t->image.spec);
+  }
   for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
 }
