@@ -72,9 +72,7 @@ struct amending {
 static int
 refuse_amend (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 /* --- the features --- */
@@ -175,10 +173,8 @@ read_keys (struct key_values *kv, const struct secrets *s, struct amending *m)
     return -1;
   if (key_values_left (kv, "encrypt.") == NULL)
     return 0;
-  report_error ("-o: '%s' cannot be used with encrypt.state=%s",
-                key_values_left (kv, "encrypt."), state);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "-o: '%s' cannot be used with encrypt.state=%s",
+                         key_values_left (kv, "encrypt."), state);
 }
 
 /* --- all of it --- */

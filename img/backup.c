@@ -121,9 +121,7 @@ struct backup {
 static int
 no_memory (const struct backup *b)
 {
-  report_error ("%s: no memory for a backup", b->disk->name);
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "%s: no memory for a backup", b->disk->name);
 }
 
 /* --- what is in the image --- */
@@ -476,10 +474,8 @@ refuse_image (const struct backup *b, const struct copytarget *t)
   format = memcmp (head, "QFI\xfb", 4) == 0 ? "qcow2" : otherformat_disk (head, sizeof head);
   if (format == NULL)
     return 0;
-  report_error ("--onto: %s looks like a %s image, and would become a raw disk: --full "
-                "replaces it", b->onto, format);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "--onto: %s looks like a %s image, and would become a "
+                         "raw disk: --full replaces it", b->onto, format);
 }
 
 /* Is what is in place what the newest backup has left there?  (It may also be the disk
@@ -635,12 +631,9 @@ begin_backup (struct backup *b)
 {
   if (check_onto (b) == -1)
     return -1;
-  if (b->disk->encrypted && !is_given (b->a, &option_unencrypted)) {
-    report_error ("%s: the disk is encrypted, and its backup would not be: --unencrypted "
-                  "permits that", b->disk->name);
-    errno = EINVAL;
-    return -1;
-  }
+  if (b->disk->encrypted && !is_given (b->a, &option_unencrypted))
+    return report_refusal (EINVAL, "%s: the disk is encrypted, and its backup would not "
+                           "be: --unencrypted permits that", b->disk->name);
   if (tidy (b) == -1)
     return -1;
   if (b->why_full == NULL && is_given (b->a, &option_full))
@@ -836,12 +829,9 @@ open_repository (struct backup *b, unsigned i)
   for (unsigned j = 0; j < i; j++) {
     CLEANUP_FREE char *other = directory_of (b->a, j);
 
-    if (other && strcmp (other, directory) == 0) {
-      report_error ("%s and %s would have the same repository, %s", b->a->operands[j],
-                    b->a->operands[i], directory);
-      errno = EINVAL;
-      return -1;
-    }
+    if (other && strcmp (other, directory) == 0)
+      return report_refusal (EINVAL, "%s and %s would have the same repository, %s",
+                             b->a->operands[j], b->a->operands[i], directory);
   }
   b->repository = repository_begin (directory, b->disk->name, backupdisk_file (b->disk));
   return b->repository ? 0 : -1;

@@ -48,9 +48,7 @@
 static int
 no_memory (const struct backupdisk *d)
 {
-  report_error ("%s: no memory for a backup", d->name);
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "%s: no memory for a backup", d->name);
 }
 
 /* --- the exports of a server --- */

@@ -89,9 +89,7 @@ static const struct option
 static int
 fail (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 /* --- what is read --- */
@@ -460,10 +458,8 @@ may_copy_bitmap (const struct arguments *a, const struct imagefile *f, const cha
     report_error ("warning: the bitmap '%s' is inconsistent and was skipped", name);
     return 0;
   }
-  report_error ("%s: the bitmap '%s' is inconsistent: remove it, or use "
-                "--skip-broken-bitmaps", f->given, name);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: the bitmap '%s' is inconsistent: remove it, or use "
+                         "--skip-broken-bitmaps", f->given, name);
 }
 
 /* The bitmaps get the same marks and flags. */
@@ -476,11 +472,8 @@ list_bitmaps (const struct arguments *a, const struct imagefile *f, const json_t
   size_t i;
   int r;
 
-  if (strcmp (json_string_value (json_object_get (data, "compat")), "0.10") == 0) {
-    report_error ("%s: the image cannot have bitmaps", f->given);
-    errno = EINVAL;
-    return -1;
-  }
+  if (strcmp (json_string_value (json_object_get (data, "compat")), "0.10") == 0)
+    return report_refusal (EINVAL, "%s: the image cannot have bitmaps", f->given);
   json_array_foreach (json_object_get (data, "bitmaps"), i, b) {
     const char *name = json_string_value (json_object_get (b, "name"));
     const uint64_t granularity = json_integer_value (json_object_get (b, "granularity"));
@@ -890,12 +883,9 @@ choose_part (const struct dd *d, struct sources *s)
     return fail ("dd: skip= or count= is too large");
   if (d->count)
     size = min64 (size, count);
-  if (skip > size) {
-    report_error ("%s: cannot skip to %" PRIu64 ", because there are %" PRIu64 " bytes",
-                  s->files[0]->given, skip, size);
-    errno = EINVAL;
-    return -1;
-  }
+  if (skip > size)
+    return report_refusal (EINVAL, "%s: cannot skip to %" PRIu64 ", because there are %"
+                           PRIu64 " bytes", s->files[0]->given, skip, size);
   /* What is behind the part, up to a whole sector, is not copied. */
   p->end.size = size;
   p->from = skip;

@@ -66,9 +66,7 @@ step (void *opaque, uint64_t done, uint64_t total)
   (void) opaque;
   if (progress_step (NULL, done, total, 0))
     return 0;
-  report_error ("interrupted while creating the image");
-  errno = EINTR;
-  return -1;
+  return report_refusal (EINTR, "interrupted while creating the image");
 }
 
 static int
@@ -165,10 +163,8 @@ copytarget_old (struct copytarget *t, struct imagefile *f, bool is_zero, uint64_
     return -1;
   if (t->end.size >= size)
     return 0;
-  report_error ("%s: the disk has %" PRIu64 " bytes, fewer than what is copied (%" PRIu64
-                ")", f->given, t->end.size, size);
-  errno = ENOSPC;
-  return -1;
+  return report_refusal (ENOSPC, "%s: the disk has %" PRIu64 " bytes, fewer than what is "
+                         "copied (%" PRIu64 ")", f->given, t->end.size, size);
 }
 
 /* --- the end --- */

@@ -43,9 +43,7 @@ static const struct option
 static int
 fail (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 /* --- what is printed --- */
@@ -168,9 +166,7 @@ step (void *opaque, uint64_t done, uint64_t total)
   (void) opaque;
   if (progress_step (NULL, done, total, 0))
     return 0;
-  report_error ("interrupted while creating the image");
-  errno = EINTR;
-  return -1;
+  return report_refusal (EINTR, "interrupted while creating the image");
 }
 
 static void

@@ -29,12 +29,10 @@ each_of_layers (struct image *image, struct layers *layers, const char *name,
   const struct snapshot *s = name ? snapshots_find (&image->snapshots, name) : NULL;
   char text[PRINTABLE_SIZE (64)];
 
-  if (name && s == NULL) {
-    report_error ("%s: there is no snapshot \"%s\"", storage_path (image->file),
-                  printable (name, strnlen (name, 64), text, sizeof text));
-    errno = ENOENT;
-    return -1;
-  }
+  if (name && s == NULL)
+    return report_refusal (ENOENT, "%s: there is no snapshot \"%s\"",
+                           storage_path (image->file),
+                           printable (name, strnlen (name, 64), text, sizeof text));
   if (s && snapshots_differ (storage_path (image->file), &image->snapshots, name))
     return -1;
   if (s && snapshot_check_table (storage_path (image->file), &image->header, s) == -1)

@@ -431,9 +431,7 @@ check_actions (const struct arguments *a, const struct bitmap_change *c)
 
   if (why == NULL)
     return 0;
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 static int

@@ -131,10 +131,8 @@ wrong (const struct repository *r, const struct repository_generation *g, const 
 {
   CLEANUP_FREE char *path = repository_path (r, g->file);
 
-  report_error ("%s: the file of generation %" PRIu64 " %s", path ? path : g->file, g->number,
-                why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: the file of generation %" PRIu64 " %s",
+                         path ? path : g->file, g->number, why);
 }
 
 static int

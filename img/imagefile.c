@@ -61,10 +61,9 @@ not_supported (const char *name)
   CLEANUP_FREE char *shown = publicname (name);
   const char *text = publicname_or (shown);
 
-  report_error ("%s: '%.*s:' is not supported: use the name of a file (./%s if it contains "
-                "a colon) or an NBD URI", text, (int) strcspn (name, ":"), name, text);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: '%.*s:' is not supported: use the name of a file "
+                         "(./%s if it contains a colon) or an NBD URI", text,
+                         (int) strcspn (name, ":"), name, text);
 }
 
 /* The path that NAME, which is no NBD URI, means.  NULL: reported. */
@@ -131,9 +130,7 @@ add_uri (struct imagefile *f, const char *what, const char *uri, char **shown)
     return 0;
   }
   free (uris[f->nr_uris]);
-  report_error ("%sthe NBD URI is malformed: %s", what, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%sthe NBD URI is malformed: %s", what, why);
 }
 
 int
@@ -180,10 +177,8 @@ imagefile_parse_format (const char *what, const char *format, bool *raw)
 static int
 foreign (const struct imagefile *f, const char *format)
 {
-  report_error ("%s: format '%s' is not supported (only qcow2 and raw): use qemu-img",
-                f->given, format);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: format '%s' is not supported (only qcow2 and raw): "
+                         "use qemu-img", f->given, format);
 }
 
 /* Sets F->raw.  HEAD: PROBED bytes. */
@@ -328,9 +323,7 @@ imagefile_add_passphrases_below (struct imagefile *f, const struct imagefile *ot
 static int
 image_opts_fail (const char *what, const char *why)
 {
-  report_error ("--image-opts: %s%s", what, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "--image-opts: %s%s", what, why);
 }
 
 /* Is the driver of PREFIX one for files? */
@@ -466,12 +459,10 @@ take_image_opts (struct imagefile *f, struct key_values *kv, const struct secret
     return -1;
   if (key_values_left (kv, "") == NULL)
     return f->options.secret.passphrase ? 0 : imagefile_add_passphrase (f, secrets_only (s));
-  report_error ("--image-opts: '%s' is not supported (driver, file.driver, file.filename, "
-                "encrypt.key-secret, also after backing., force-share, backing.driver, "
-                "backing.file.filename and data-file.filename are)",
-                key_values_left (kv, ""));
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "--image-opts: '%s' is not supported (driver, "
+                         "file.driver, file.filename, encrypt.key-secret, also after "
+                         "backing., force-share, backing.driver, backing.file.filename "
+                         "and data-file.filename are)", key_values_left (kv, ""));
 }
 
 static int
@@ -549,9 +540,7 @@ imagefile_need_qcow2 (const struct imagefile *f, const char *what)
 {
   if (!f->raw)
     return 0;
-  report_error ("%s: raw images do not support %s", f->given, what);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: raw images do not support %s", f->given, what);
 }
 
 void

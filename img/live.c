@@ -70,17 +70,13 @@ struct live {
 static int
 no_memory (const struct live *l)
 {
-  report_error ("%s: no memory for a command", l->socket);
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "%s: no memory for a command", l->socket);
 }
 
 static int
 no_server (const struct live *l, const char *why)
 {
-  report_error ("%s: %s", l->socket, why);
-  errno = EIO;
-  return -1;
+  return report_refusal (EIO, "%s: %s", l->socket, why);
 }
 
 /* --- lines --- */
@@ -202,9 +198,8 @@ refused (const struct live *l, const json_t *error)
 {
   CLEANUP_FREE char *why = jsontext_bytes (jsontext_text (error, "desc"));
 
-  report_error ("%s: %s", l->socket, why && *why ? why : "the server refuses the command");
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: %s", l->socket,
+                         why && *why ? why : "the server refuses the command");
 }
 
 int
@@ -403,10 +398,8 @@ live_job (struct live *l, const struct arguments *a, const char *command,
 static int
 not_there (const struct live *l)
 {
-  report_error ("%s: no disk that this server is using is called '%s', or is in that file",
-                l->socket, l->device);
-  errno = ENOENT;
-  return -1;
+  return report_refusal (ENOENT, "%s: no disk that this server is using is called '%s', "
+                         "or is in that file", l->socket, l->device);
 }
 
 /* Is the file NAME the one that the server calls OTHER?  (A relative name is of no use:
@@ -518,9 +511,7 @@ const struct option option_nbd = {
 static int
 no_uri (const char *name, const char *why)
 {
-  report_error ("%s: %s", name, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: %s", name, why);
 }
 
 /* SNAPSHOT: NULL, or: *PREFIX is the export of that internal snapshot. */
@@ -667,9 +658,8 @@ check_format (const struct live *l, const struct arguments *a)
 
   if (format == NULL || strcmp (format, is) == 0)
     return 0;
-  report_error ("-f %s: the server uses %s as %s", format, l->device, is);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "-f %s: the server uses %s as %s", format, l->device,
+                         is);
 }
 
 int

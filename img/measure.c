@@ -55,9 +55,7 @@ struct measured {
 static int
 fail (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 /* --- the source --- */

@@ -265,9 +265,7 @@ set (struct newoptions *o, const struct key_value *kv, bool raw)
 static int
 impossible (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 int

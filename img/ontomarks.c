@@ -39,11 +39,8 @@ hash_block (const struct copy_end *target, uint64_t at, struct hash *h)
 
   if (target->ops->read (target, buf, sizeof buf, at) == -1)
     return -1;
-  if (EVP_Digest (buf, sizeof buf, digest, NULL, EVP_sha256 (), NULL) != 1) {
-    report_error ("cannot make a checksum");
-    errno = EIO;
-    return -1;
-  }
+  if (EVP_Digest (buf, sizeof buf, digest, NULL, EVP_sha256 (), NULL) != 1)
+    return report_refusal (EIO, "cannot make a checksum");
   for (unsigned i = 0; i < sizeof h->text / 2; i++)
     snprintf (h->text + 2 * i, 3, "%02x", digest[i]);
   return 0;
@@ -128,9 +125,7 @@ ontomarks_make (const struct copy_end *all, const struct copy_end *changes,
   *marks = w.marks;
   if (w.marks)
     return 0;
-  report_error ("no memory for the manifest");
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "no memory for the manifest");
 }
 
 /* --- checking --- */
@@ -180,11 +175,9 @@ ontomarks_check (const json_t *marks, const struct copy_end *target, const char 
       return -1;
     if (skipped || strcmp (h.text, jsontext_text (m, "hash")) == 0)
       continue;
-    report_error ("%s: at offset %" PRIu64 " is not what the last backup has left there: "
-                  "this is another target, or it was written to (--full replaces all of it)",
-                  path, at);
-    errno = EINVAL;
-    return -1;
+    return report_refusal (EINVAL, "%s: at offset %" PRIu64 " is not what the last "
+                           "backup has left there: this is another target, or it was "
+                           "written to (--full replaces all of it)", path, at);
   }
   return 0;
 }

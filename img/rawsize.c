@@ -26,9 +26,7 @@
 static int
 interrupted (const struct storage *s)
 {
-  report_error ("%s: interrupted", storage_path (s));
-  errno = EINTR;
-  return -1;
+  return report_refusal (EINTR, "%s: interrupted", storage_path (s));
 }
 
 static int
@@ -53,10 +51,8 @@ check_device (const struct storage *s, uint64_t size)
 {
   if (size <= storage_size (s))
     return 0;
-  report_error ("%s: the device has %" PRIu64 " bytes, not %" PRIu64, storage_path (s),
-                storage_size (s), size);
-  errno = ENOSPC;
-  return -1;
+  return report_refusal (ENOSPC, "%s: the device has %" PRIu64 " bytes, not %" PRIu64,
+                         storage_path (s), storage_size (s), size);
 }
 
 int
@@ -65,11 +61,8 @@ rawsize_set (struct storage *s, uint64_t size, enum preallocation p)
   const uint64_t old = storage_size (s);
   int r;
 
-  if (p == PREALLOCATION_METADATA) {
-    report_error ("preallocation=metadata: raw images have no metadata");
-    errno = EINVAL;
-    return -1;
-  }
+  if (p == PREALLOCATION_METADATA)
+    return report_refusal (EINVAL, "preallocation=metadata: raw images have no metadata");
   if (!storage_is_regular (s))
     return check_device (s, size);
   if (!progress_step (NULL, 0, 1, 0))

@@ -32,9 +32,7 @@ static const struct chunks_watch watch = { .step = progress_step };
 static int
 refuse_rebase (const char *why)
 {
-  report_error ("%s", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s", why);
 }
 
 /* The image has to name it: it is what the disk shows afterwards. */
@@ -78,10 +76,8 @@ find_base (const struct commit_change *c, const struct layers *layers, unsigned 
       return 0;
   }
   shown = publicname (c->base);
-  report_error ("-b: '%s' is not in the backing chain of %s", publicname_or (shown),
-                c->image->given);
-  errno = ENOENT;
-  return -1;
+  return report_refusal (ENOENT, "-b: '%s' is not in the backing chain of %s",
+                         publicname_or (shown), c->image->given);
 }
 
 /* What is beyond the end of a layer shows zeros, which it does not contain. */
@@ -89,13 +85,10 @@ static int
 check_sizes (const struct commit_change *c, const struct layers *layers)
 {
   for (unsigned i = 1; i < c->layers.base; i++)
-    if (layers_size (layers, i) != layers_size (layers, 0)) {
-      report_error ("-b: the disk in %s has another size than that in %s: commit one image "
-                    "after the other", storage_path (layers_file (layers, i)),
-                    c->image->given);
-      errno = EINVAL;
-      return -1;
-    }
+    if (layers_size (layers, i) != layers_size (layers, 0))
+      return report_refusal (EINVAL, "-b: the disk in %s has another size than that in "
+                             "%s: commit one image after the other",
+                             storage_path (layers_file (layers, i)), c->image->given);
   return 0;
 }
 

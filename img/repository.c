@@ -73,17 +73,14 @@ struct repository {
 static int
 fail (const struct repository *r, const char *what, const char *why)
 {
-  report_error ("%s: %s%s%s", r->path, what, why ? ": " : "", why ? why : "");
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: %s%s%s", r->path, what, why ? ": " : "",
+                         why ? why : "");
 }
 
 static int
 no_memory (const struct repository *r)
 {
-  report_error ("%s: no memory for the manifest", r->path);
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "%s: no memory for the manifest", r->path);
 }
 
 char *
@@ -559,10 +556,8 @@ check_number (const struct repository *r, const char *name)
 {
   if (strtoull (name, NULL, 10) <= repository_next (r))
     return 0;
-  report_error ("%s: there is %s, but " MANIFEST " does not know so many backups: is it an "
-                "old one?", r->path, name);
-  errno = EEXIST;
-  return -1;
+  return report_refusal (EEXIST, "%s: there is %s, but " MANIFEST " does not know so "
+                         "many backups: is it an old one?", r->path, name);
 }
 
 static int
@@ -590,9 +585,7 @@ repository_sweep (const struct repository *r)
 static int
 refuse_file (const struct repository *r, const char *name)
 {
-  report_error ("%s: there is %s, but no " MANIFEST, r->path, name);
-  errno = EEXIST;
-  return -1;
+  return report_refusal (EEXIST, "%s: there is %s, but no " MANIFEST, r->path, name);
 }
 
 /* --- beginning --- */

@@ -35,12 +35,10 @@ bad_value (const char *what, const char *text, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (why, sizeof why, fmt, args);
   va_end (args);
-  report_error ("%s%s%s%s: %s", what,
-                text[0] && what[strlen (what) - 1] != '=' ? " " : "",
-                printable (text, MAX_SHOWN, shown, sizeof shown),
-                strlen (text) > MAX_SHOWN ? "..." : "", why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s%s%s%s: %s", what,
+                         text[0] && what[strlen (what) - 1] != '=' ? " " : "",
+                         printable (text, MAX_SHOWN, shown, sizeof shown),
+                         strlen (text) > MAX_SHOWN ? "..." : "", why);
 }
 
 /* --- numbers --- */
@@ -254,11 +252,8 @@ add_word (struct key_values *kv, char *word, const char *implied)
     *equals = '\0';
   else if (implied)
     key = implied;
-  if (key[0] == '\0') {
-    report_error ("a list of options contains no KEY before a =");
-    errno = EINVAL;
-    return -1;
-  }
+  if (key[0] == '\0')
+    return report_refusal (EINVAL, "a list of options contains no KEY before a =");
   new = &kv->list[kv->n++];
   *new = (struct key_value) { memory_text (key), memory_text (value), false };
   return new->key && new->value ? 0 : -1;

@@ -56,9 +56,7 @@ show_progress (void *opaque, uint64_t done, uint64_t total)
 {
   if (progress_step (opaque, done, total, done))
     return 0;
-  report_error ("interrupted while creating the image");
-  errno = EINTR;
-  return -1;
+  return report_refusal (EINTR, "interrupted while creating the image");
 }
 
 /* On a device that may have to grow: how large it must be in the end. */
@@ -81,10 +79,8 @@ check_absent (const char *path)
 
   if (newdevice_is (path) || lstat (path, &st) == -1)
     return 0;
-  report_error ("%s: cannot create: the file exists already: omit create= to serve it",
-                path);
-  errno = EEXIST;
-  return -1;
+  return report_refusal (EEXIST, "%s: cannot create: the file exists already: omit "
+                         "create= to serve it", path);
 }
 
 int

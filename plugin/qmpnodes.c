@@ -102,11 +102,8 @@ make_writable (struct qmp_node *n, bool or_not)
 {
   const char *why = n->readonly ? NULL : why_readonly (n);
 
-  if (why && !or_not) {
-    report_error ("%s: cannot be opened for writing: %s", n->path, why);
-    errno = EACCES;
-    return -1;
-  }
+  if (why && !or_not)
+    return report_refusal (EACCES, "%s: cannot be opened for writing: %s", n->path, why);
   n->readonly |= why != NULL;
   return n->readonly || n->image == NULL ? 0 : image_lock (n->image, IMAGE_WRITER);
 }

@@ -39,10 +39,8 @@
 static int
 refuse_downgrade (const struct image *image, unsigned version, const char *why)
 {
-  report_error ("%s: the image cannot be changed to version %u: %s",
-                storage_path (image->file), version, why);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be changed to version %u: %s",
+                         storage_path (image->file), version, why);
 }
 
 /* What of version 3 is in use, and cannot be replaced?  NULL: nothing.  REFCOUNT_ORDER is
@@ -113,9 +111,8 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
     why = "the name of the data file is too long";
   if (why == NULL)
     return 0;
-  report_error ("%s: %s%s%s", storage_path (image->file), why, cure[0] ? ": " : "", cure);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: %s%s%s", storage_path (image->file), why,
+                         cure[0] ? ": " : "", cure);
 }
 
 /* --- the snapshot table --- */
@@ -161,9 +158,8 @@ convert_entries (const struct image *image, const uint8_t *from, const uint64_t 
   }
   if (to->size <= QCOW2_MAX_SNAPSHOT_TABLE)
     return 0;
-  report_error ("%s: the snapshot table would be too large", storage_path (image->file));
-  errno = EFBIG;
-  return -1;
+  return report_refusal (EFBIG, "%s: the snapshot table would be too large",
+                         storage_path (image->file));
 }
 
 /* Writes the snapshot table anew, in which the L1 tables have these PLACES. */

@@ -78,13 +78,10 @@ replace_entries (struct removal *r, uint64_t from, uint64_t to)
 
   if (shadow_drop_l2 (r->s, r->l2, from, to) == -1)
     return -1;
-  if (r->hides && r->image->cipher) {
-    report_error ("%s: the image cannot be changed to version 2: it is encrypted, and "
-                  "has zero clusters over a backing file",
-                  storage_path (r->image->file));
-    errno = EPERM;
-    return -1;
-  }
+  if (r->hides && r->image->cipher)
+    return report_refusal (EPERM, "%s: the image cannot be changed to version 2: it is "
+                           "encrypted, and has zero clusters over a backing file",
+                           storage_path (r->image->file));
   if (r->hides && shadow_take_zeros (r->s, to - from, &host) == -1)
     return -1;
   for (; from < to; from++) {

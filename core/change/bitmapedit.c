@@ -360,10 +360,8 @@ check_snapshot (const struct image *image, const char *name)
 {
   if (image->data == NULL)
     return snapedit_check (image, name);
-  report_error ("%s: the image cannot be changed: it has an external data file",
-                storage_path (image->file));
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be changed: it has an external "
+                         "data file", storage_path (image->file));
 }
 
 int

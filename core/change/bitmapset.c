@@ -61,10 +61,8 @@ bitmapset_refuse (const struct image *image, const char *name, const char *why)
 {
   char text[PRINTABLE_SIZE (64)];
 
-  report_error ("%s: bitmap \"%s\": %s", storage_path (image->file),
-                printable (name, 64, text, sizeof text), why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: bitmap \"%s\": %s", storage_path (image->file),
+                         printable (name, 64, text, sizeof text), why);
 }
 
 /* --- the plan --- */

@@ -131,10 +131,8 @@ struct commit {
 static int
 refuse_commit (const struct commit *c, const char *why)
 {
-  report_error ("%s: the image cannot be committed: %s",
-                storage_path (layers_file (c->stack, c->what.top)), why);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be committed: %s",
+                         storage_path (layers_file (c->stack, c->what.top)), why);
 }
 
 /* Does the image on top keep what it contains? */
@@ -218,11 +216,9 @@ check_named (const struct commit *c)
   if (!named || h->backing_format == NULL ||
       strcmp (chain_format (h->backing_format, storage_path (c->base->file)), format) == 0)
     return 0;
-  report_error ("%s: the image cannot be committed into a file of the format %s: it says "
-                "that the format of its backing file is \"%s\"", c->options->path, format,
-                h->backing_format);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be committed into a file of the "
+                         "format %s: it says that the format of its backing file is "
+                         "\"%s\"", c->options->path, format, h->backing_format);
 }
 
 /* --- the chain --- */
@@ -237,11 +233,9 @@ plan_chain (struct commit *c, unsigned from, struct image *above)
   struct layers *next;
 
   if (n != layers_count (c->stack) || !layers_same (now, c->stack, from) ||
-      !layers_same (now, c->stack, base)) {
-    report_error ("%s: the backing chain has changed meanwhile", c->options->path);
-    errno = EBUSY;
-    return -1;
-  }
+      !layers_same (now, c->stack, base))
+    return report_refusal (EBUSY, "%s: the backing chain has changed meanwhile",
+                           c->options->path);
   next = layers_new ();
   if (next == NULL)
     return -1;

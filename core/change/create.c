@@ -101,10 +101,8 @@ check_not_target (const struct maker *m, const struct image *image)
       (!storage_same (image->file, d) &&
        !(image->data && storage_same (image->data, d))))
     return 0;
-  report_error ("%s: cannot create: it is in the backing chain of the new image",
-                storage_path (d));
-  errno = EDEADLK;
-  return -1;
+  return report_refusal (EDEADLK, "%s: cannot create: it is in the backing chain of the "
+                         "new image", storage_path (d));
 }
 
 /* Looks at one file of the chain, the DEPTH-th.  *SIZE: of the first one.  *NEXT: what is

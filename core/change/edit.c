@@ -121,9 +121,7 @@ edit_check_backing (const struct disk_options *d, const struct backingref *link,
   report_silence (false);
   if (!loop)
     return 0;
-  report_error ("%s: the image cannot be its own backing file", d->path);
-  errno = ELOOP;
-  return -1;
+  return report_refusal (ELOOP, "%s: the image cannot be its own backing file", d->path);
 }
 
 /* --- resize --- */
@@ -156,9 +154,7 @@ choose_size (const struct change *c, uint64_t old, uint64_t *size)
 
   if (why == NULL)
     return 0;
-  report_error ("%s: resize: %s", c->d->path, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: resize: %s", c->d->path, why);
 }
 
 /* What is to be done with V, if that is possible. */
@@ -255,10 +251,8 @@ check_idle (const struct change *c)
 {
   if (!disk_has_clients (c->disk))
     return 0;
-  report_error ("%s: a client uses the disk: it cannot become smaller or go back to a "
-                "snapshot", c->d->path);
-  errno = EBUSY;
-  return -1;
+  return report_refusal (EBUSY, "%s: a client uses the disk: it cannot become smaller or "
+                         "go back to a snapshot", c->d->path);
 }
 
 static int
@@ -304,10 +298,8 @@ check_unused (const struct change *c, const struct image *image)
 
   if (s == NULL || !disk_serves_snapshot (c->disk, s->id))
     return 0;
-  report_error ("%s: a client uses the snapshot \"%s\"", c->d->path,
-                printable (s->name, 64, text, sizeof text));
-  errno = EBUSY;
-  return -1;
+  return report_refusal (EBUSY, "%s: a client uses the snapshot \"%s\"", c->d->path,
+                         printable (s->name, 64, text, sizeof text));
 }
 
 static int

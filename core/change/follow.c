@@ -191,9 +191,7 @@ check_size (const struct follow *f)
 
   if (now.view->size == f->size)
     return 0;
-  report_error ("%s: the disk has another size now", f->path);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: the disk has another size now", f->path);
 }
 
 /* Returns 1, 0: there is nothing to do, or -1. */

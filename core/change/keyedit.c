@@ -76,10 +76,8 @@ struct keychange {
 static int
 refuse_unless (const struct keys *k, const char *why, const char *cure)
 {
-  report_error ("%s: the keys cannot be changed: %s%s%s", k->path, why, cure ? ": " : "",
-                cure ? cure : "");
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the keys cannot be changed: %s%s%s", k->path, why,
+                         cure ? ": " : "", cure ? cure : "");
 }
 
 static int
@@ -255,10 +253,8 @@ check_written (const struct keys *k, const struct keychange *c)
     return -1;
   if (memcmp (material, c->material, c->bytes) == 0)
     return 0;
-  report_error ("%s: the new passphrase does not open the key slot that was written",
-                k->path);
-  errno = EIO;
-  return -1;
+  return report_refusal (EIO, "%s: the new passphrase does not open the key slot that "
+                         "was written", k->path);
 }
 
 static int

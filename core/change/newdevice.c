@@ -112,10 +112,8 @@ newdevice_check_zeros (struct storage *s, void *buf, uint64_t chunk,
     if (r == 1) {
       for (i = 0; bytes[i] == 0; i++)
         ;
-      report_error ("%s: cannot create: there is data at offset %" PRIu64
-                    "; %s", storage_path (s), at + i, remedy (REMEDY_OVERWRITE));
-      errno = EEXIST;
-      return -1;
+      return report_refusal (EEXIST, "%s: cannot create: there is data at offset %" PRIu64
+                             "; %s", storage_path (s), at + i, remedy (REMEDY_OVERWRITE));
     }
     if (watch->advance (watch->opaque, len) == -1)
       return -1;

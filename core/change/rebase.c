@@ -264,10 +264,8 @@ static int
 refuse_rebase (const struct disk_options *o, const struct rebase *to, const char *why,
                const char *what)
 {
-  report_error ("%s: the image cannot be %s: %s%s", o->path,
-                is_flatten (to) ? "flattened" : "rebased", why, what);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be %s: %s%s", o->path,
+                         is_flatten (to) ? "flattened" : "rebased", why, what);
 }
 
 static struct chunks_words

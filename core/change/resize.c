@@ -122,11 +122,8 @@ resize_check (const struct image *image,
   else if (image->data && !storage_is_regular (image->data) &&
            o->size > storage_size (image->data))
     why = "the external data file is a device that is too small";
-  if (why) {
-    report_error ("%s: resize: %s", storage_path (image->file), why);
-    errno = EINVAL;
-    return -1;
-  }
+  if (why)
+    return report_refusal (EINVAL, "%s: resize: %s", storage_path (image->file), why);
   return resize_bitmaps (image, o, NULL, NULL);
 }
 
@@ -165,10 +162,8 @@ advance (struct resize *r, uint64_t bytes)
   r->reserved += bytes;
   if (chunks_tell (r->options->watch, r->reserved, total, r->reserved))
     return 0;
-  report_error ("%s: the resize was stopped; nothing was changed",
-                storage_path (r->image->file));
-  errno = EINTR;
-  return -1;
+  return report_refusal (EINTR, "%s: the resize was stopped; nothing was changed",
+                         storage_path (r->image->file));
 }
 
 static int

@@ -62,10 +62,9 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
   va_start (args, fmt);
   vsnprintf (text, sizeof text, fmt, args);
   va_end (args);
-  report_error ("%s: the image is corrupt and was not changed (qemu-img check -r all "
-                "may repair it): %s", storage_path (s->file), text);
-  errno = EUCLEAN;
-  return -1;
+  return report_refusal (EUCLEAN, "%s: the image is corrupt and was not changed "
+                         "(qemu-img check -r all may repair it): %s",
+                         storage_path (s->file), text);
 }
 
 struct shadow *
@@ -180,12 +179,9 @@ shadow_load (struct shadow *s, uint64_t index)
   uint64_t offset = 0;
   unsigned char *b;
 
-  if (index >= SHADOW_MAX_BLOCKS) {
-    report_error ("%s: the file would be larger than a refcount table can describe",
-                  storage_path (s->file));
-    errno = ENOSPC;
-    return -1;
-  }
+  if (index >= SHADOW_MAX_BLOCKS)
+    return report_refusal (ENOSPC, "%s: the file would be larger than a refcount table "
+                           "can describe", storage_path (s->file));
   if (s->blocks[index].now)
     return 0;
   if (index < s->table_entries)
@@ -242,12 +238,10 @@ set_count (struct shadow *s, uint64_t cluster, uint64_t count)
 static int
 too_many_references (struct shadow *s, uint64_t cluster)
 {
-  report_error ("%s: the cluster at offset %" PRIu64 " cannot have more references: the "
-                "refcounts of the image have %u bit%s",
-                storage_path (s->file), cluster << s->h->cluster_bits,
-                1u << s->h->refcount_order, s->h->refcount_order ? "s" : "");
-  errno = EOVERFLOW;
-  return -1;
+  return report_refusal (EOVERFLOW, "%s: the cluster at offset %" PRIu64 " cannot have "
+                         "more references: the refcounts of the image have %u bit%s",
+                         storage_path (s->file), cluster << s->h->cluster_bits,
+                         1u << s->h->refcount_order, s->h->refcount_order ? "s" : "");
 }
 
 /* Changes the refcounts of clusters in use by BY, +1 or -1. */

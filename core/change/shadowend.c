@@ -176,10 +176,8 @@ shadow_check_version (const struct image *image, unsigned version)
   headerwrite_free (w);
   if (fits)
     return 0;
-  report_error ("%s: the header has no space for a change to version %u",
-                storage_path (image->file), version);
-  errno = ENOTSUP;
-  return -1;
+  return report_refusal (ENOTSUP, "%s: the header has no space for a change to version "
+                         "%u", storage_path (image->file), version);
 }
 
 /* FEATURES with or without BIT. */

@@ -149,14 +149,11 @@ fill (const struct width *w, uint64_t index)
     if (b == NULL)
       continue;
     count = refblock_get (b->now, s->h->refcount_order, (first + i) & within);
-    if (count > w->max_count) {
-      report_error ("%s: the cluster at offset %" PRIu64 " has %" PRIu64 " references, "
-                    "too many for refcounts of %u bit%s", storage_path (s->file),
-                    (first + i) << s->h->cluster_bits, count, 1u << w->order,
-                    w->order ? "s" : "");
-      errno = EOVERFLOW;
-      return -1;
-    }
+    if (count > w->max_count)
+      return report_refusal (EOVERFLOW, "%s: the cluster at offset %" PRIu64 " has %"
+                             PRIu64 " references, too many for refcounts of %u bit%s",
+                             storage_path (s->file), (first + i) << s->h->cluster_bits,
+                             count, 1u << w->order, w->order ? "s" : "");
     refblock_set (w->block, w->order, i, count);
   }
   return 0;

@@ -237,19 +237,13 @@ snapedit_check (const struct image *image, const char *name)
   const struct snapshots *all = &image->snapshots;
   const size_t len = strlen (name);
 
-  if (len == 0 || len > MAX_NAME) {
-    report_error ("%s: the name of a snapshot must have 1 to %d bytes, not %zu",
-                  storage_path (image->file), MAX_NAME, len);
-    errno = EINVAL;
-    return -1;
-  }
+  if (len == 0 || len > MAX_NAME)
+    return report_refusal (EINVAL, "%s: the name of a snapshot must have 1 to %d bytes, "
+                           "not %zu", storage_path (image->file), MAX_NAME, len);
   if (all->n >= QCOW2_MAX_SNAPSHOTS ||
-      all->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE) {
-    report_error ("%s: the image already has the maximum of %" PRIu32 " snapshots",
-                  storage_path (image->file), all->n);
-    errno = EFBIG;
-    return -1;
-  }
+      all->table_bytes + 1024 > QCOW2_MAX_SNAPSHOT_TABLE)
+    return report_refusal (EFBIG, "%s: the image already has the maximum of %" PRIu32 " "
+                           "snapshots", storage_path (image->file), all->n);
   return 0;
 }
 
@@ -311,12 +305,10 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
                                   (e->h->cluster_bits + e->h->l2_bits));
   const uint64_t n = max64 (1, max64 (needed, snapshot->l1_entries));
 
-  if (e->h->has_bitmaps) {
-    report_error ("%s: cannot apply a snapshot: the persistent bitmaps of the image "
-                  "would not record the change: remove them first", e->path);
-    errno = EBUSY;
-    return -1;
-  }
+  if (e->h->has_bitmaps)
+    return report_refusal (EBUSY, "%s: cannot apply a snapshot: the persistent bitmaps "
+                           "of the image would not record the change: remove them first",
+                           e->path);
   if (n > QCOW2_MAX_L1_BYTES / sizeof (struct be64))
     return shadow_corrupt (e->s, "the snapshot is of a disk of %" PRIu64 " bytes",
                            snapshot->disk_size);

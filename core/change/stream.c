@@ -89,10 +89,8 @@ struct stream {
 static int
 refuse_image (const char *path, const char *why, const char *what)
 {
-  report_error ("%s: its backing files cannot be copied into the image: %s%s", path, why,
-                what);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: its backing files cannot be copied into the image: "
+                         "%s%s", path, why, what);
 }
 
 static int

@@ -60,10 +60,9 @@ struct leaks {
 static int
 refuse_leaks (struct leaks *l, const char *why)
 {
-  report_error ("%s: the image was not closed properly and cannot be changed: %s; "
-                "%s", storage_path (l->file), why, remedy (REMEDY_REPAIR));
-  errno = EUCLEAN;
-  return -1;
+  return report_refusal (EUCLEAN, "%s: the image was not closed properly and cannot be "
+                         "changed: %s; %s", storage_path (l->file), why,
+                         remedy (REMEDY_REPAIR));
 }
 
 static int

@@ -125,12 +125,9 @@ scan_windows (struct scan *s)
   pace_expect (s->pace, s->bytes_read + windows * each);
   for (window = 0; window != UINT64_MAX;
        window = min64 (s->window->next, scan_refcounts_next (s))) {
-    if (++n > MAX_WINDOWS) {
-      report_error ("%s: check: the clusters in use are too far apart in the file",
-                    storage_path (s->file));
-      errno = EFBIG;
-      return -1;
-    }
+    if (++n > MAX_WINDOWS)
+      return report_refusal (EFBIG, "%s: check: the clusters in use are too far apart in "
+                             "the file", storage_path (s->file));
     if (scan_window (s, window) == -1)
       return -1;
     pace_left (s->pace, s->bytes_read + (windows - min64 (windows, n)) * each);

@@ -42,13 +42,10 @@ static int
 check_loop (const struct walk *w, const struct image *image)
 {
   for (size_t i = 0; i < w->n; i++)
-    if (storage_same (w->images[i]->file, image->file)) {
-      report_error ("%s: the backing chain contains a loop: the file is already used "
-                    "as %s", storage_path (image->file),
-                    storage_path (w->images[i]->file));
-      errno = ELOOP;
-      return -1;
-    }
+    if (storage_same (w->images[i]->file, image->file))
+      return report_refusal (ELOOP, "%s: the backing chain contains a loop: the file is "
+                             "already used as %s", storage_path (image->file),
+                             storage_path (w->images[i]->file));
   return 0;
 }
 
@@ -96,12 +93,9 @@ add_below (struct walk *w, const char *path, bool raw)
 {
   struct image *image;
 
-  if (w->n >= CHAIN_MAX_LAYERS) {
-    report_error ("%s: the backing chain has more than %d files", path,
-                  CHAIN_MAX_LAYERS);
-    errno = ELOOP;
-    return -1;
-  }
+  if (w->n >= CHAIN_MAX_LAYERS)
+    return report_refusal (ELOOP, "%s: the backing chain has more than %d files", path,
+                           CHAIN_MAX_LAYERS);
   chain_reserve_files (8 * (w->n + 1));
   image = image_open_file (path, &w->chain.image.file);
   if (image == NULL)

@@ -86,11 +86,10 @@ add_with_holes (struct walk *w, struct map_entry e)
 static int
 refuse_run (const struct walk *w, const struct run *run)
 {
-  report_error ("%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for guest offset %"
-                PRIu64 " is invalid", storage_path (layers_file (w->layers, run->layer)),
-                run->host, run->start);
-  errno = EIO;
-  return -1;
+  return report_refusal (EIO, "%s: image is corrupt: L1 or L2 entry 0x%" PRIx64 " for "
+                         "guest offset %" PRIu64 " is invalid",
+                         storage_path (layers_file (w->layers, run->layer)), run->host,
+                         run->start);
 }
 
 static int

@@ -59,10 +59,9 @@ check_watermark (const struct image *image)
 {
   if (!storage_is_regular (image->file))
     return 0;
-  report_error ("%s: a watermark is not possible: the image is in a file, not on a block "
-                "device or an NBD export", storage_path (image->file));
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: a watermark is not possible: the image is in a "
+                         "file, not on a block device or an NBD export",
+                         storage_path (image->file));
 }
 
 static struct disk *

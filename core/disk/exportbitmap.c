@@ -206,11 +206,10 @@ open_instant (struct export *e)
     return -1;
   if (x->instant.size == e->size)
     return 0;
-  report_error ("%s: a bitmap of a disk of %" PRIu64 " bytes cannot be served with a "
-                "snapshot of %" PRIu64 " bytes", storage_path (e->generation->image->file),
-                e->size, x->instant.size);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: a bitmap of a disk of %" PRIu64 " bytes cannot be "
+                         "served with a snapshot of %" PRIu64 " bytes",
+                         storage_path (e->generation->image->file), e->size,
+                         x->instant.size);
 }
 
 static int

@@ -38,10 +38,8 @@ check_untrusted_header (const char *path, const struct header *h)
     what = "a bitmap directory of more than 1 MiB";
   if (what == NULL)
     return 0;
-  report_error ("%s: the image has %s, more than an untrusted image may have",
-                path, what);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image has %s, more than an untrusted image may "
+                         "have", path, what);
 }
 
 /* The header does not say how long the table is. */
@@ -50,10 +48,8 @@ check_untrusted_table (const char *path, const struct snapshots *snapshots)
 {
   if (snapshots->table_bytes <= UNTRUSTED_SNAPSHOT_TABLE)
     return 0;
-  report_error ("%s: the image has a snapshot table of more than 1 MiB, more than "
-                "an untrusted image may have", path);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image has a snapshot table of more than 1 MiB, "
+                         "more than an untrusted image may have", path);
 }
 
 static int

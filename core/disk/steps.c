@@ -131,11 +131,9 @@ disk_record (struct disk *d, struct dirtyset *set)
 {
   LOCK_FOR_BLOCK (&d->steps);
 
-  if (set && atomic_load (&d->record)) {
-    report_error ("%s: another job follows the disk already", d->options.path);
-    errno = EBUSY;
-    return -1;
-  }
+  if (set && atomic_load (&d->record))
+    return report_refusal (EBUSY, "%s: another job follows the disk already",
+                           d->options.path);
   atomic_store (&d->record, set);
   drain (d->changes);
   return 0;
@@ -487,9 +485,8 @@ check_change (struct disk *d, bool data_file)
     why = "it has an external data file";
   if (why == NULL)
     return health_check (d->now->image->health);
-  report_error ("%s: the image cannot be changed: %s", d->options.path, why);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: the image cannot be changed: %s", d->options.path,
+                         why);
 }
 
 int

@@ -50,10 +50,9 @@ check_header_count (const struct image *image, struct refcounts *refcounts)
     return -1;
   if (value != 0)
     return 0;
-  report_error ("%s: corrupt refcounts: the header's cluster at 0 is in use but "
-                "its reference count is 0", storage_path (image->file));
-  errno = EUCLEAN;
-  return -1;
+  return report_refusal (EUCLEAN, "%s: corrupt refcounts: the header's cluster at 0 is "
+                         "in use but its reference count is 0",
+                         storage_path (image->file));
 }
 
 /* Opens refcounts, allocator and tables; each uses the one before. */
@@ -288,10 +287,8 @@ generation_become_writable (struct generation *g)
 static int
 give_up_waiting (const struct generation *g)
 {
-  report_error ("%s: a request in progress delays the reuse of freed space",
-                g->disk->options.path);
-  errno = EBUSY;
-  return -1;
+  return report_refusal (EBUSY, "%s: a request in progress delays the reuse of freed "
+                         "space", g->disk->options.path);
 }
 
 /* Then less is changed, and readers hold back only what is freed from now on. */

@@ -145,9 +145,7 @@ crypt_openssl_failed (const char *path, const char *part, const char *what)
   }
   ERR_error_string_n (ERR_peek_last_error (), text, sizeof text);
   ERR_clear_error ();
-  report_error ("%s: %s: %s: %s", path, part, what, text);
-  errno = EIO;
-  return -1;
+  return report_refusal (EIO, "%s: %s: %s: %s", path, part, what, text);
 }
 
 /* OpenSSL does not have KIND NAME, or had no memory to get it. */

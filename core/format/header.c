@@ -88,10 +88,8 @@ check_basics (struct parse *p)
 
   if (!header_is_qcow2 (p->buf, p->len)) {
     p->fault = HEADER_NOT_QCOW2;
-    report_error ("%s: not a qcow2 image: it does not begin with \"QFI\\xfb\"",
-                  p->path);
-    errno = EINVAL;
-    return -1;
+    return report_refusal (EINVAL, "%s: not a qcow2 image: it does not begin with "
+                           "\"QFI\\xfb\"", p->path);
   }
   p->fault = HEADER_CUT;
   if (p->len < QCOW2_V2_HEADER_SIZE)

@@ -52,19 +52,14 @@ plan (struct storage *file, const struct header *h, const struct backingref *to)
 static int
 check_name (struct storage *file, const char *name)
 {
-  if (strlen (name) > QCOW2_MAX_BACKING_NAME) {
-    report_error ("%s: the name of the backing file has more than %d bytes",
-                  storage_path (file), QCOW2_MAX_BACKING_NAME);
-    errno = ENAMETOOLONG;
-    return -1;
-  }
+  if (strlen (name) > QCOW2_MAX_BACKING_NAME)
+    return report_refusal (ENAMETOOLONG, "%s: the name of the backing file has more than "
+                           "%d bytes", storage_path (file), QCOW2_MAX_BACKING_NAME);
   for (const char *p = name; *p; p++)
-    if ((unsigned char) *p < 0x20 || *p == 0x7f) {
-      report_error ("%s: the name of the backing file contains the control character "
-                    "0x%02x", storage_path (file), (unsigned char) *p);
-      errno = EINVAL;
-      return -1;
-    }
+    if ((unsigned char) *p < 0x20 || *p == 0x7f)
+      return report_refusal (EINVAL, "%s: the name of the backing file contains the "
+                             "control character 0x%02x", storage_path (file),
+                             (unsigned char) *p);
   return 0;
 }
 
@@ -84,10 +79,8 @@ backingref_check (struct storage *file, const struct header *h,
   headerwrite_free (w);
   if (fits)
     return 0;
-  report_error ("%s: the header has no space for the name of that backing file",
-                storage_path (file));
-  errno = ENOSPC;
-  return -1;
+  return report_refusal (ENOSPC, "%s: the header has no space for the name of that "
+                         "backing file", storage_path (file));
 }
 
 int

@@ -305,9 +305,7 @@ bitmapdir_list (struct storage *file, const struct header *h, struct overlap *ov
 
   if (r != 1)
     return r;
-  report_error ("%s: %s", storage_path (file), why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: %s", storage_path (file), why);
 }
 
 uint64_t *

@@ -25,9 +25,8 @@
 static int
 refuse_bitmaps (struct storage *file, const char *why)
 {
-  report_error ("%s: cannot change bitmaps: %s", storage_path (file), why);
-  errno = ENOTSUP;
-  return -1;
+  return report_refusal (ENOTSUP, "%s: cannot change bitmaps: %s", storage_path (file),
+                         why);
 }
 
 static void

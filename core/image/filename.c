@@ -52,10 +52,8 @@ filename_check_there (const char *path, const char *what, const char *overlay,
 {
   if (nbduri_is (path) || access (path, F_OK) == 0 || errno != ENOENT)
     return 0;
-  report_error ("%s: cannot open: %m; it is the %s of %s%s%s", path, what, overlay,
-                cure ? ": " : "", cure ? cure : "");
-  errno = ENOENT;
-  return -1;
+  return report_refusal (ENOENT, "%s: cannot open: %m; it is the %s of %s%s%s", path,
+                         what, overlay, cure ? ": " : "", cure ? cure : "");
 }
 
 bool

@@ -500,10 +500,8 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
   case NO_WAY:
     break;
   }
-  report_error ("%s: the header cluster of %" PRIu64 " bytes has no space for this "
-                "change", storage_path (w->file), w->cs);
-  errno = ENOSPC;
-  return -1;
+  return report_refusal (ENOSPC, "%s: the header cluster of %" PRIu64 " bytes has no "
+                         "space for this change", storage_path (w->file), w->cs);
 }
 
 /* --- single fields, in place --- */

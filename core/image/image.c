@@ -260,11 +260,8 @@ check_features (const char *path, const struct header *h)
   else if (!compress_supported (h->compression_type))
     what = "zstd compression, for which this plugin was not built";
 
-  if (what) {
-    report_error ("%s: the image uses %s: not supported", path, what);
-    errno = ENOTSUP;
-    return -1;
-  }
+  if (what)
+    return report_refusal (ENOTSUP, "%s: the image uses %s: not supported", path, what);
   return 0;
 }
 
@@ -308,10 +305,8 @@ find_data (const struct image *im, const struct image_options *options, char **p
   if (options->data_file == DATA_FILE_DENY) {
     CLEANUP_FREE char *shown = publicname (h->data_file ? h->data_file : "");
 
-    report_error ("%s: the image has an external data file (\"%s\"), "
-                  "which must not be opened", overlay, publicname_or (shown));
-    errno = EPERM;
-    return -1;
+    return report_refusal (EPERM, "%s: the image has an external data file (\"%s\"), "
+                           "which must not be opened", overlay, publicname_or (shown));
   }
   if (!replaced && h->data_file == NULL) {
     report_error ("%s: the image has an external data file, but does not say "

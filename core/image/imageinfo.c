@@ -63,10 +63,8 @@ read_luks (const struct image *im, struct luks_header *luks)
     why = "its version is not 1";
   if (why == NULL)
     return 0;
-  report_error ("%s: LUKS header at offset %" PRIu64 ": %s", storage_path (im->file),
-                h->crypto.offset, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: LUKS header at offset %" PRIu64 ": %s",
+                         storage_path (im->file), h->crypto.offset, why);
 }
 
 static void

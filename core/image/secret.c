@@ -50,11 +50,10 @@ check_rounds (const char *path, const struct luks *luks,
 {
   if (secret->most_rounds == 0 || luks_rounds (luks) <= secret->most_rounds)
     return 0;
-  report_error ("%s: LUKS header: testing a passphrase on its key slots takes %" PRIu64
-                " rounds of hashing, and an untrusted image may need no more than %" PRIu64,
-                path, luks_rounds (luks), secret->most_rounds);
-  errno = EPERM;
-  return -1;
+  return report_refusal (EPERM, "%s: LUKS header: testing a passphrase on its key slots "
+                         "takes %" PRIu64 " rounds of hashing, and an untrusted image "
+                         "may need no more than %" PRIu64, path, luks_rounds (luks),
+                         secret->most_rounds);
 }
 
 static int
@@ -85,12 +84,9 @@ secret_unlock (const struct image_secret *secret, struct storage *file,
   *cipher = NULL;
   if (h->crypt_method == QCOW2_CRYPT_NONE || secret->unneeded)
     return 0;
-  if (secret->passphrase == NULL) {
-    report_error ("%s: the image is encrypted: %s", storage_path (file),
-                  remedy (REMEDY_PASSPHRASE));
-    errno = EACCES;
-    return -1;
-  }
+  if (secret->passphrase == NULL)
+    return report_refusal (EACCES, "%s: the image is encrypted: %s", storage_path (file),
+                           remedy (REMEDY_PASSPHRASE));
   if (h->crypt_method == QCOW2_CRYPT_LUKS)
     return unlock_luks (secret, file, h, cipher);
   *cipher = crypt_new_legacy (storage_path (file), secret->passphrase,

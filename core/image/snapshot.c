@@ -40,10 +40,8 @@ static int
 bad_table (struct storage *file, uint64_t offset, uint32_t i,
            const char *what)
 {
-  report_error ("%s: snapshot table: offset %" PRIu64 ": snapshot %" PRIu32
-                ": %s", storage_path (file), offset, i, what);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: snapshot table: offset %" PRIu64 ": snapshot %"
+                         PRIu32 ": %s", storage_path (file), offset, i, what);
 }
 
 static int
@@ -282,9 +280,8 @@ snapshot_check_table (const char *path, const struct header *h, const struct sna
 
   if (s->disk_size <= (uint64_t) s->l1_entries << (h->cluster_bits + h->l2_bits))
     return 0;
-  report_error ("%s: snapshot \"%s\" cannot be served: its L1 table at offset %" PRIu64
-                " is too short for its size", path,
-                printable (s->name, strlen (s->name), text, sizeof text), s->l1_offset);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: snapshot \"%s\" cannot be served: its L1 table at "
+                         "offset %" PRIu64 " is too short for its size", path,
+                         printable (s->name, strlen (s->name), text, sizeof text),
+                         s->l1_offset);
 }

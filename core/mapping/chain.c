@@ -78,18 +78,13 @@ check_new (struct layers *layers, struct storage *file)
 {
   struct storage *same = find_same (layers, file);
 
-  if (same) {
-    report_error ("%s: the backing chain contains a loop: the file is already used as %s",
-                  storage_path (file), storage_path (same));
-    errno = ELOOP;
-    return -1;
-  }
-  if (layers_count (layers) >= CHAIN_MAX_LAYERS) {
-    report_error ("%s: the backing chain has more than %d files",
-                  storage_path (file), CHAIN_MAX_LAYERS);
-    errno = ELOOP;
-    return -1;
-  }
+  if (same)
+    return report_refusal (ELOOP, "%s: the backing chain contains a loop: the file is "
+                           "already used as %s", storage_path (file),
+                           storage_path (same));
+  if (layers_count (layers) >= CHAIN_MAX_LAYERS)
+    return report_refusal (ELOOP, "%s: the backing chain has more than %d files",
+                           storage_path (file), CHAIN_MAX_LAYERS);
   return 0;
 }
 
@@ -176,10 +171,8 @@ chain_below (const char *overlay, const struct header *h,
   if (options->backing == BACKING_DENY) {
     CLEANUP_FREE char *shown = publicname (h->backing_file);
 
-    report_error ("%s: the image has a backing file (\"%s\"), "
-                  "which must not be opened", overlay, publicname_or (shown));
-    errno = EPERM;
-    return -1;
+    return report_refusal (EPERM, "%s: the image has a backing file (\"%s\"), which must "
+                           "not be opened", overlay, publicname_or (shown));
   }
   *path = find_path (overlay, h, options, &told);
   if (*path == NULL)

@@ -146,13 +146,10 @@ check_counts (struct bitmaps *bs, uint64_t offset, uint64_t bytes)
   for (c = offset >> bits; c <= (offset + bytes - 1) >> bits; c++) {
     if (refcount_get (bs->refcounts, c, &count) == -1)
       return -1;
-    if (count != 1) {
-      report_error ("%s: corrupt refcounts: the cluster at %" PRIu64 " of a bitmap "
-                    "has %" PRIu64 " references, not 1",
-                    storage_path (bs->file), c << bits, count);
-      errno = EIO;
-      return -1;
-    }
+    if (count != 1)
+      return report_refusal (EIO, "%s: corrupt refcounts: the cluster at %" PRIu64 " of "
+                             "a bitmap has %" PRIu64 " references, not 1",
+                             storage_path (bs->file), c << bits, count);
   }
   return 0;
 }
@@ -213,9 +210,7 @@ make_room (struct bitmap *b)
     b->cells = calloc (b->e->table_entries, sizeof *b->cells);
   if (b->bits != NULL && b->cells != NULL)
     return 0;
-  report_error ("calloc: %m");
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "calloc: %m");
 }
 
 /* Starts recording, at the first change after everything was settled. */
@@ -442,20 +437,14 @@ bitmap_freeze (struct bitmaps *bs, size_t i, struct dirtyset **ret)
   char name[PRINTABLE_SIZE (64)];
   struct dirtyset *set;
 
-  if (any->flags & QCOW2_BITMAP_IN_USE) {
-    report_error ("%s: bitmap \"%s\" is inconsistent: the program that last recorded to "
-                  "it did not store it; it can only be removed",
-                  storage_path (bs->file),
-                  printable (any->name, 64, name, sizeof name));
-    errno = ESTALE;
-    return -1;
-  }
+  if (any->flags & QCOW2_BITMAP_IN_USE)
+    return report_refusal (ESTALE, "%s: bitmap \"%s\" is inconsistent: the program that "
+                           "last recorded to it did not store it; it can only be removed",
+                           storage_path (bs->file),
+                           printable (any->name, 64, name, sizeof name));
   set = dirtyset_new (any->e.bits, any->e.granularity_bits);
-  if (set == NULL) {
-    report_error ("calloc: %m");
-    errno = ENOMEM;
-    return -1;
-  }
+  if (set == NULL)
+    return report_refusal (ENOMEM, "calloc: %m");
   if (freeze (bs, &any->e, b, set) == -1) {
     dirtyset_free (set);
     return -1;

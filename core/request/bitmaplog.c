@@ -231,9 +231,7 @@ make_regions (struct bitmaps *bs, struct bitmap *b)
     b->awake = calloc (b->e->table_entries, sizeof *b->awake);
   if (b->regions && b->awake)
     return 0;
-  report_error ("calloc: %m");
-  errno = ENOMEM;
-  return -1;
+  return report_refusal (ENOMEM, "calloc: %m");
 }
 
 void

@@ -515,13 +515,11 @@ copyup_store (const struct view *v, struct copyup_store *s, uint64_t end)
   s->reads = !c.known;
   if (r == -1)
     return -1;
-  if (c.left) {
-    report_error ("%s: the cluster of the guest offset %" PRIu64 " contains only some of "
-                  "its subclusters, and has other references: cannot store the others",
-                  storage_path (v->image->file), s->at);
-    errno = ENOTSUP;
-    return -1;
-  }
+  if (c.left)
+    return report_refusal (ENOTSUP, "%s: the cluster of the guest offset %" PRIu64 " "
+                           "contains only some of its subclusters, and has other "
+                           "references: cannot store the others",
+                           storage_path (v->image->file), s->at);
   s->at += c.len;
   s->copied += c.known ? c.len : 0;
   return c.known;

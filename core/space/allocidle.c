@@ -44,12 +44,10 @@ alloc_check_no_metadata (struct alloc *a, uint64_t first, uint64_t n,
 
   if (kind == OVERLAP_NONE)
     return 0;
-  report_error ("%s: corrupt refcounts: %" PRIu64 " clusters at offset %" PRIu64
-                " would be %s, but the %s is there",
-                storage_path (a->file), n, first << a->bits, what,
-                overlap_name (kind));
-  errno = EUCLEAN;
-  return -1;
+  return report_refusal (EUCLEAN, "%s: corrupt refcounts: %" PRIu64 " clusters at offset "
+                         "%" PRIu64 " would be %s, but the %s is there",
+                         storage_path (a->file), n, first << a->bits, what,
+                         overlap_name (kind));
 }
 
 static bool

@@ -274,11 +274,9 @@ refuse_change (struct refcounts *r, uint64_t cluster, uint64_t value,
 
   switch (how) {
   case REFCOUNT_UP:
-    report_error ("%s: cluster at %" PRIu64 ": its reference count %" PRIu64 " cannot "
-                  "be increased with %u refcount bits", path, offset, value,
-                  1u << r->order);
-    errno = EOVERFLOW;
-    return -1;
+    return report_refusal (EOVERFLOW, "%s: cluster at %" PRIu64 ": its reference count %"
+                           PRIu64 " cannot be increased with %u refcount bits", path,
+                           offset, value, 1u << r->order);
   case REFCOUNT_DOWN:
     report_error ("%s: corrupt refcounts: the cluster at %" PRIu64
                   " is in use but its reference count is 0", path, offset);

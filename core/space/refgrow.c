@@ -93,13 +93,10 @@ register_metadata (struct refcounts *r, const struct layout *l)
   const enum overlap_kind kind =
     overlap_find (r->overlap, offset, table + blocks);
 
-  if (l->place == 0 || kind != OVERLAP_NONE) {
-    report_error ("%s: corrupt refcounts: new refcount blocks at %" PRIu64
-                  " would overwrite the %s", storage_path (r->file), offset,
-                  overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
-    errno = EUCLEAN;
-    return -1;
-  }
+  if (l->place == 0 || kind != OVERLAP_NONE)
+    return report_refusal (EUCLEAN, "%s: corrupt refcounts: new refcount blocks at %"
+                           PRIu64 " would overwrite the %s", storage_path (r->file),
+                           offset, overlap_name (l->place == 0 ? OVERLAP_HEADER : kind));
   if ((table > 0 &&
        overlap_add (r->overlap, offset, table, OVERLAP_REFTABLE) == -1) ||
       (blocks > 0 && overlap_add (r->overlap, offset + table, blocks,

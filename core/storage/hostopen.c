@@ -42,10 +42,8 @@ check_kind (const char *path, const struct stat *st)
 {
   if (S_ISREG (st->st_mode) || S_ISBLK (st->st_mode))
     return 0;
-  report_error ("%s: cannot open: is %s, not a regular file or block device",
-                path, kind_name (st->st_mode));
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: cannot open: is %s, not a regular file or block "
+                         "device", path, kind_name (st->st_mode));
 }
 
 static int
@@ -180,9 +178,8 @@ check_same (const struct hostfile *f, int fd)
   if (fstat (fd, &st) == 0 && S_ISREG (st.st_mode) == f->s.regular &&
       (f->s.regular ? st.st_dev == f->dev && st.st_ino == f->ino : st.st_rdev == f->dev))
     return let_block (f->s.path, fd);
-  report_error ("%s: cannot open for writing: it is another file now", f->s.path);
-  errno = ESTALE;
-  return -1;
+  return report_refusal (ESTALE, "%s: cannot open for writing: it is another file now",
+                         f->s.path);
 }
 
 /* The new descriptor has the same locks, before it takes the place of the old one.  That

@@ -627,11 +627,8 @@ nbdlink_open (const char *uri, const char *name, int timeout_ms, bool quiet,
   bool again;
   int err;
 
-  if (nbdlib_load (&lib, &why) == -1) {
-    report_error ("%s: cannot connect without libnbd: %s", name, why);
-    errno = EIO;
-    return -1;
-  }
+  if (nbdlib_load (&lib, &why) == -1)
+    return report_refusal (EIO, "%s: cannot connect without libnbd: %s", name, why);
   for (int pause = 10;; pause *= 2) {
     l = calloc (1, sizeof *l);
     if (l == NULL) {

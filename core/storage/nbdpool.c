@@ -116,10 +116,9 @@ check_same_export (struct nbdpool *p, struct nbdlink *link)
 
   if (is_same_export (p, i))
     return 0;
-  report_error ("%s: the export is not what it was: it had %" PRIu64 " bytes and now "
-                "has %" PRIu64 ", or the server allows less", p->name, p->size, i->size);
-  errno = EIO;
-  return -1;
+  return report_refusal (EIO, "%s: the export is not what it was: it had %" PRIu64 " "
+                         "bytes and now has %" PRIu64 ", or the server allows less",
+                         p->name, p->size, i->size);
 }
 
 /* Connects SLOT, in at most TIMEOUT_MS.  Called with the lock held, which is dropped

@@ -72,9 +72,7 @@ struct newfile {
 static int
 exists (const char *path)
 {
-  report_error ("%s: cannot create: the file exists already", path);
-  errno = EEXIST;
-  return -1;
+  return report_refusal (EEXIST, "%s: cannot create: the file exists already", path);
 }
 
 static int
@@ -118,11 +116,8 @@ open_directory (struct newfile *n)
 
   n->name = slash ? slash + 1 : n->target;
   if (slash == NULL || n->name[0] == '\0' || strcmp (n->name, ".") == 0 ||
-      strcmp (n->name, "..") == 0) {
-    report_error ("%s: cannot create: not a file name", n->path);
-    errno = EINVAL;
-    return -1;
-  }
+      strcmp (n->name, "..") == 0)
+    return report_refusal (EINVAL, "%s: cannot create: not a file name", n->path);
   directory = strndup (n->target, slash - n->target + 1);
   if (directory == NULL)
     return failed (n, "strndup");
@@ -239,11 +234,8 @@ open_old (struct newfile *n, const struct storage_options *options)
     close (n->old_fd);
     return -1;
   }
-  if (!storage_is_regular (n->old)) {
-    report_error ("%s: cannot replace: not a regular file", n->path);
-    errno = EINVAL;
-    return -1;
-  }
+  if (!storage_is_regular (n->old))
+    return report_refusal (EINVAL, "%s: cannot replace: not a regular file", n->path);
   return options->lock ? storage_lock (n->old, STORAGE_WRITER) : 0;
 }
 

@@ -78,9 +78,7 @@ failed (const struct report_kind *kind, const char *path)
 static int
 refused (const struct report_kind *kind, const char *path, const char *why)
 {
-  report_error ("%s=%s: %s", kind->key, path, why);
-  errno = EEXIST;
-  return -1;
+  return report_refusal (EEXIST, "%s=%s: %s", kind->key, path, why);
 }
 
 static int

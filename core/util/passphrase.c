@@ -29,9 +29,7 @@
 static int
 refuse_content (const char *what, const char *why)
 {
-  report_error ("%s: %s", what, why);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: %s", what, why);
 }
 
 static int
@@ -39,9 +37,8 @@ check_length (const char *what, size_t len)
 {
   if (len <= LONGEST)
     return 0;
-  report_error ("%s: the passphrase is longer than %d bytes", what, LONGEST);
-  errno = EINVAL;
-  return -1;
+  return report_refusal (EINVAL, "%s: the passphrase is longer than %d bytes", what,
+                         LONGEST);
 }
 
 /* Sets TEXT, of SIZE bytes. */

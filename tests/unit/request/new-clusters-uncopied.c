@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * What clients write to new clusters is not copied before, although the kernel could leave
- * a part of a sector there if the server is killed: nothing leads to them yet.  Where
- * something does, each sector comes from one page (storage/wholesectors.c).
+ * What clients write to new clusters is not copied before, although the kernel could
+ * leave a part of a sector there if the server is killed: nothing leads to them yet.
+ * Where something does, each sector comes from one page (storage/wholesectors.c).
  */
 
 #include <config.h>
