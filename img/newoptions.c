@@ -224,9 +224,11 @@ newoptions_asks_for_help (const struct arguments *a, const struct option *option
   unsigned i = 0;
   bool asks = false;
 
+  report_silence (true);        /* they are read again */
   while (!asks && (text = next_value (a, option, &i)) &&
          key_values_add (&kv, text, NULL) == 0)
     asks = key_values_get (&kv, "help") || key_values_get (&kv, "?");
+  report_silence (false);
   key_values_free (&kv);
   return asks;
 }

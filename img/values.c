@@ -253,7 +253,7 @@ add_word (struct key_values *kv, char *word, const char *implied)
   else if (implied)
     key = implied;
   if (key[0] == '\0')
-    return report_refusal (EINVAL, "a list of options contains no KEY before a =");
+    return report_refusal (EINVAL, "a list of options contains an option without a name");
   new = &kv->list[kv->n++];
   *new = (struct key_value) { memory_text (key), memory_text (value), false };
   return new->key && new->value ? 0 : -1;

@@ -71,6 +71,7 @@ cd ..
 
 said '^[^ ]* compat=7: must be' amend -o compat=7 disk.qcow2
 said 'a power of two' amend -o refcount_bits=3 disk.qcow2
+said 'an option without a name' amend -o , disk.qcow2
 said 'version 3: add compat=1.1' amend -o compat=0.10,lazy_refcounts=on disk.qcow2
 said 'only a new image' amend -o data_file_raw=on disk.qcow2
 keys ()
@@ -89,6 +90,7 @@ new ()
   said "$1" create -f qcow2 "${secret[@]}" -o "$2" "${@:3}" new.qcow2 1M
 }
 new 'cluster size must be' cluster_size=3000
+new 'an option without a name' =64k
 new '^[^ ]* refcount_bits=x: not a whole number' refcount_bits=x
 new 'extended L2 entries require version 3' compat=0.10,extended_l2=on
 new 'clusters of 16K' cluster_size=4k,extended_l2=on
