@@ -31,6 +31,7 @@
 #include "util/remedy.h"
 #include "util/report.h"
 #include "format/format.h"
+#include "format/header.h"
 #include "image/snaptable.h"
 #include "change/amend-impl.h"
 
@@ -109,6 +110,8 @@ check_features (const struct image *image, const struct amend *a, unsigned versi
   else if (a->data_file && strlen (a->data_file) > min64 (image->header.cluster_size,
                                                           QCOW2_MAX_DATA_FILE_NAME))
     why = "the name of the data file is too long";
+  else if (a->data_file && header_find_control (a->data_file, strlen (a->data_file)))
+    why = "the name of the data file contains a control character";
   if (why == NULL)
     return 0;
   return report_refusal (EPERM, "%s: %s%s%s", storage_path (image->file), why,

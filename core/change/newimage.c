@@ -33,6 +33,7 @@
 #include "util/report.h"
 #include "format/entry.h"
 #include "format/format.h"
+#include "format/header.h"
 #include "space/refblock.h"
 #include "space/reflayout.h"
 #include "change/newimage.h"
@@ -137,16 +138,16 @@ has_feature_names (const struct newimage *n)
 static int
 check_name (const char *what, const char *name, size_t most)
 {
+  const char *control = header_find_control (name, strlen (name));
+
   if (name[0] == '\0')
     return refuse_image ("the name of the %s is empty", what);
   if (strlen (name) > most)
     return refuse_image ("the name of the %s has %zu bytes, more than %zu", what,
                          strlen (name), most);
-  for (const char *p = name; *p; p++)
-    if ((unsigned char) *p < 0x20 || *p == 0x7f)
-      return refuse_image ("the name of the %s contains the control character 0x%02x",
-                           what, (unsigned char) *p);
-  return 0;
+  return control == NULL ? 0
+    : refuse_image ("the name of the %s contains the control character 0x%02x", what,
+                    (unsigned char) *control);
 }
 
 /* Are the names valid in a header, and do they fit into its cluster? */

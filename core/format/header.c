@@ -77,6 +77,17 @@ header_free (struct header *h)
   memset (h, 0, sizeof *h);
 }
 
+/* (Names appear in messages, where one could forge lines and move the cursor of a
+ * terminal.) */
+const char *
+header_find_control (const char *name, size_t len)
+{
+  for (const char *p = name; p < name + len && *p; p++)
+    if ((unsigned char) *p < 0x20 || *p == 0x7f)
+      return p;
+  return NULL;
+}
+
 /* --- fields --- */
 
 /* Checks magic, version, cluster size and header length, on which everything else
@@ -357,20 +368,20 @@ check_overlaps (const struct parse *p)
 /* --- names and extensions --- */
 
 /* Copies a name of LEN bytes at OFFSET, up to its first NUL, to *RESULT.  An empty name
- * is the same as none.  A name with control characters is refused: names appear in
- * messages, where it could forge lines and move the cursor of a terminal. */
+ * is the same as none. */
 static int
 copy_name (const struct parse *p, uint64_t offset, uint64_t len, char **result)
 {
-  const char *name = (const char *) p->buf + offset;
+  const char *name = (const char *) p->buf + offset, *control;
 
   len = strnlen (name, len);
   if (len == 0)
     return 0;
-  for (uint64_t i = 0; i < len; i++)
-    if ((unsigned char) name[i] < 0x20 || name[i] == 0x7f)
-      return refuse_header (p, offset + i, "the name or format of a file contains the "
-                            "control character 0x%02x", (unsigned char) name[i]);
+  control = header_find_control (name, len);
+  if (control)
+    return refuse_header (p, offset + (control - name), "the name or format of a file "
+                          "contains the control character 0x%02x",
+                          (unsigned char) *control);
   *result = strndup (name, len);
   if (*result == NULL) {
     report_error ("%s: qcow2 header: %m", p->path);

@@ -68,6 +68,9 @@ struct header {
 extern int header_parse (const char *path, const void *buf, size_t len,
                          uint64_t file_size, struct header *);
 extern void header_free (struct header *);
+/* The first control character of NAME, which has up to LEN bytes: header_parse refuses
+ * names with one.  NULL: there is none. */
+extern const char *header_find_control (const char *name, size_t len);
 
 /* Does the file begin with the magic of qcow2? */
 extern bool header_is_qcow2 (const void *buf, size_t len);

@@ -52,15 +52,14 @@ plan (struct storage *file, const struct header *h, const struct backingref *to)
 static int
 check_name (struct storage *file, const char *name)
 {
+  const char *control = header_find_control (name, strlen (name));
+
   if (strlen (name) > QCOW2_MAX_BACKING_NAME)
     return report_refusal (ENAMETOOLONG, "%s: the name of the backing file has more than "
                            "%d bytes", storage_path (file), QCOW2_MAX_BACKING_NAME);
-  for (const char *p = name; *p; p++)
-    if ((unsigned char) *p < 0x20 || *p == 0x7f)
-      return report_refusal (EINVAL, "%s: the name of the backing file contains the "
-                             "control character 0x%02x", storage_path (file),
-                             (unsigned char) *p);
-  return 0;
+  return control == NULL ? 0
+    : report_refusal (EINVAL, "%s: the name of the backing file contains the control "
+                      "character 0x%02x", storage_path (file), (unsigned char) *control);
 }
 
 int

@@ -123,6 +123,10 @@ grep 'secret.qcow2: .*"nbdkit-qcow2-img check" takes more than one, with --image
 img amend --image-opts -o data_file=moved.raw \
   driver=qcow2,file.filename=data.qcow2,data-file.filename=moved.raw
 img validate data.qcow2
+cd ..
+img_untouched data.qcow2 'name of the data file contains a control character' \
+  amend -o $'data_file=moved\n.raw' data.qcow2
+cd ours
 
 # Of an image here, a data file behind NBD is only read.
 PLUGIN="file" start_nbdkit moved.raw
