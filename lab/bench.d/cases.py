@@ -113,6 +113,7 @@ def allocation(config):
                 images.empty_raw(path, size)
             else:
                 images.empty_qcow2(path, size, cluster)
+            images.touch_memory(config.path("scratch"), size // 2)
             return path
         return image
 

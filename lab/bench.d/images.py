@@ -61,6 +61,16 @@ def empty_raw(path, size):
         f.truncate(size)
 
 
+def touch_memory(path, size):
+    """Has the host give memory to a virtual machine.  What was freed there for some seconds
+    may belong to the host again, and then a write that fills the page cache takes five
+    times as long, whoever writes."""
+    with open(path, "wb") as f:
+        for _ in range(size // MiB):
+            f.write(bytes(MiB))
+    os.unlink(path)
+
+
 def beginning(raw, path, size):
     """The first bytes of a raw file, as a file of its own."""
     with open(raw, "rb") as old, open(path, "wb") as new:
