@@ -320,6 +320,7 @@ main (void)
   printf ("%u disks, moved %u times, stayed %u times; %u power cuts before, %u after; "
           "%u faults, %u times no memory\n", n, nr_moved, nr_stayed, nr_cut_before,
           nr_cut_after, power_cuts.faults, power_cuts.shortages);
-  CHECK (nr_stayed > 0 && nr_cut_before > 0);
+  /* (On a slow machine there are few faults, which may all come after the switch.) */
+  CHECK (nr_cut_before > 0 && (nr_stayed > 0 || power_cuts.faults < 8));
   return 0;
 }
