@@ -330,18 +330,6 @@ choose_image (struct rng *rng, uint64_t size)
 }
 
 static void
-fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
-{
-  for (unsigned i = 0; i < FAULTS && n > 0 && (i == 0 || trials_time_left ()); i++) {
-    struct fault fault = power_cut_random_fault (&p->rng, ops, rng_below (&p->rng, n));
-
-    if (ops == 1 << STORAGE_OP_READ)
-      fault.err = EIO;
-    power_cut_fault (p, &fault);
-  }
-}
-
-static void
 trial (struct rng *rng)
 {
   const uint64_t size = MOST - 512 * rng_below (rng, 300);
@@ -377,8 +365,8 @@ trial (struct rng *rng)
     .can_fail = CHANGES, .cuts = choose_cuts, .judge = judge,
   };
   power_cut_everywhere (&t->power);
-  fail_some (&t->power, CHANGES, t->power.operations);
-  fail_some (&t->power, 1 << STORAGE_OP_READ, t->power.reads);
+  power_cut_fail_some (&t->power, CHANGES, t->power.operations, FAULTS);
+  power_cut_fail_some (&t->power, 1 << STORAGE_OP_READ, t->power.reads, FAULTS);
   power_cut_fail_memory (&t->power);
   blob_free (&t->below);
   free (t);

@@ -259,26 +259,14 @@ make_images (struct trial *t, struct rng *rng)
 }
 
 static void
-fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n)
-{
-  for (unsigned i = 0; i < FAULTS && n > 0 && (i == 0 || trials_time_left ()); i++) {
-    struct fault fault = power_cut_random_fault (&p->rng, ops, rng_below (&p->rng, n));
-
-    if (ops == 1 << STORAGE_OP_READ)
-      fault.err = EIO;
-    power_cut_fault (p, &fault);
-  }
-}
-
-static void
 interrupt (struct trial *t)
 {
   t->beside = true;
   power_cut_everywhere (&t->power);
   t->beside = false;
   power_cut_everywhere (&t->power);
-  fail_some (&t->power, CHANGES, t->power.operations);
-  fail_some (&t->power, 1 << STORAGE_OP_READ, t->power.reads);
+  power_cut_fail_some (&t->power, CHANGES, t->power.operations, FAULTS);
+  power_cut_fail_some (&t->power, 1 << STORAGE_OP_READ, t->power.reads, FAULTS);
   if (!t->creates)              /* (unit/disk/new-top does that.) */
     power_cut_fail_memory (&t->power);
 }

@@ -178,17 +178,9 @@ step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 }
 
 static int
-fails (void *opaque, bool reads, int err)
-{
-  (void) opaque, (void) reads;
-  errno = err;
-  return -1;
-}
-
-static int
 stream_top (struct streaming *x)
 {
-  const struct stream_watch w = { .step = step, .fails = fails, .opaque = x };
+  const struct stream_watch w = { .step = step, .fails = stream_fails, .opaque = x };
   struct trial *const t = x->t;
   struct stream *s = stream_new (x->disk, 0, t->base, t->base ? t->to.name : NULL);
   int r = -1;

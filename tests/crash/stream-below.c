@@ -67,18 +67,10 @@ step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
 }
 
 static int
-fails (void *opaque, bool reads, int err)
-{
-  (void) opaque, (void) reads;
-  errno = err;
-  return -1;
-}
-
-static int
 stream_middle (void *opaque)
 {
   const struct streaming *x = opaque;
-  const struct stream_watch w = { .step = step, .fails = fails, .opaque = opaque };
+  const struct stream_watch w = { .step = step, .fails = stream_fails, .opaque = opaque };
   struct stream *s = stream_new (x->disk, 1, x->t->alone ? 0 : 3, NULL);
   int r = -1;
 

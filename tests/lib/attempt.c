@@ -372,19 +372,6 @@ attempt_work (struct attempt *r,
 
 /* --- images --- */
 
-/* A feature, as if somebody had crashed who wrote the image with lazy refcounts (which it
- * has no more), or one that nobody knows. */
-static void
-mark (uint64_t at, uint64_t bit)
-{
-  struct blob b;
-
-  blob_load (IMAGE, &b);
-  blob_put (&b, at, blob_get (&b, at, 8) | bit, 8);
-  blob_save (IMAGE, &b);
-  blob_free (&b);
-}
-
 /* One without layers that a checker could not read. */
 static void
 make_plain (struct attempt_image *t, struct rng *rng)
@@ -477,10 +464,10 @@ attempt_make_image (struct attempt_image *t, struct rng *rng)
   CHECK (t->initial.len == t->spec.size);
   choose_options (t, rng);
   t->dirty = t->spec.version == 3 && rng_below (rng, 5) == 0;
-  if (t->dirty)
-    mark (72, QCOW2_INCOMPAT_DIRTY);
+  if (t->dirty)                 /* it has no lazy refcounts any more */
+    image_mark (IMAGE, 72, QCOW2_INCOMPAT_DIRTY);
   if (t->spec.version == 3)
-    mark (ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
+    image_mark (IMAGE, ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
   printf ("%u: ", trials_number);
   image_print (&t->spec);
   printf (", %u below, %u snapshots%s%s; cache %" PRIu64 ", slice %" PRIu64 "%s%s%s%s\n",
@@ -556,7 +543,7 @@ attempt_make_shape (struct attempt_image *t, unsigned which)
   image_contents (IMAGE, NULL, &t->initial);
   CHECK (t->initial.len == t->spec.size);
   if (t->spec.version == 3)
-    mark (ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
+    image_mark (IMAGE, ATTEMPT_AUTOCLEAR_AT, ATTEMPT_AUTOCLEAR_UNKNOWN);
   t->options = (struct disk_options) {
     .path = images_path (IMAGE), .l2_slice = 512, .backing = BACKING_FOLLOW,
     .discard = true, .copy_on_read = s->copy_on_read, .compress = s->compress,

@@ -20,6 +20,7 @@
 #include "change/relink.h"
 #include "change/stream.h"
 #include "lib/changer.h"
+#include "lib/changes.h"
 #include "lib/stubs.h"
 #include "lib/trials.h"
 
@@ -116,7 +117,7 @@ edit_bitmaps (struct changer *c, const struct bitmapedit *edits, size_t n)
 }
 
 static void
-change_bitmaps (struct changer *c)
+try_bitmaps (struct changer *c)
 {
   static const struct bitmapedit
     add = { .what = BITMAP_ADD, .name = "live" },
@@ -182,7 +183,7 @@ amend (struct changer *c)
 
 /* The second passphrase comes and goes; the first one opens the image all the time. */
 static void
-change_keys (struct changer *c)
+try_keys (struct changer *c)
 {
   const struct keyedit e = {
     KEYEDIT_NONE, .add = c->has_key ? NULL : "live", .erase = c->has_key ? "live" : NULL,
@@ -222,33 +223,18 @@ change_names (struct changer *c)
     name = choose_name (h->backing_file);
   }
   if (encrypted && rng_below (&c->rng, 3))
-    change_keys (c);
+    try_keys (c);
   else if (name)
     changed (c, relink_disk (c->disk, name));
 }
 
 /* --- a stream --- */
 
-static int
-go_on (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
-{
-  (void) opaque, (void) done, (void) total, (void) copied;
-  return 0;
-}
-
-static int
-fails (void *opaque, bool reads, int err)
-{
-  (void) opaque, (void) reads;
-  errno = err;
-  return -1;
-}
-
 /* Copies all layers below into the image.  (Once: then there are none.) */
 static void
 stream (struct changer *c)
 {
-  static const struct stream_watch watch = { .step = go_on, .fails = fails };
+  static const struct stream_watch watch = { .step = stream_goes_on, .fails = stream_fails };
   bool writable = true;
   struct stream *s;
   int r = -1;
@@ -272,7 +258,7 @@ change (void *opaque)
   while (!c->ends) {
     switch (rng_below (&c->rng, 5)) {
     case 0: change_snapshot (c); break;
-    case 1: change_bitmaps (c); break;
+    case 1: try_bitmaps (c); break;
     case 2: grow (c); break;
     case 3:
       if (c->streams && rng_below (&c->rng, 3) == 0)
@@ -290,7 +276,7 @@ change (void *opaque)
     change_snapshot (c);
   remove_bitmaps (c);
   if (c->has_key)
-    change_keys (c);
+    try_keys (c);
   return NULL;
 }
 

@@ -120,4 +120,20 @@ change_flatten (const struct disk_options *o, const struct chunks_watch *watch,
   return change_rebase (o, &nothing, watch, copied);
 }
 
+/* A stream that goes on until something fails. */
+static inline int
+stream_goes_on (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
+{
+  (void) opaque, (void) done, (void) total, (void) copied;
+  return 0;
+}
+
+static inline int
+stream_fails (void *opaque, bool reads, int err)
+{
+  (void) opaque, (void) reads;
+  errno = err;
+  return -1;
+}
+
 #endif /* TEST_CHANGES_H */

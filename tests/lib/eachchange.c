@@ -340,18 +340,6 @@ make_luks (void)
   blob_free (&b);
 }
 
-/* The feature BIT of the byte at AT. */
-static void
-mark (uint64_t at, uint64_t bit)
-{
-  struct blob b;
-
-  blob_load (IMAGE, &b);
-  blob_put (&b, at, blob_get (&b, at, 8) | bit, 8);
-  blob_save (IMAGE, &b);
-  blob_free (&b);
-}
-
 /* Raises N refcounts, of a block each, behind the end of the image. */
 static void
 leak (unsigned n)
@@ -381,14 +369,14 @@ static void
 make_interrupted (void)
 {
   make_leaks ();
-  mark (88, QCOW2_AUTOCLEAR_IN_USE);
+  image_mark (IMAGE, 88, QCOW2_AUTOCLEAR_IN_USE);
 }
 
 static void
 make_dirty (void)
 {
   make_leaks ();
-  mark (72, QCOW2_INCOMPAT_DIRTY);
+  image_mark (IMAGE, 72, QCOW2_INCOMPAT_DIRTY);
 }
 
 /* --- changes --- */

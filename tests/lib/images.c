@@ -629,6 +629,17 @@ image_shows (const char *name, const char *snapshot, const struct blob *expected
   return same;
 }
 
+void
+image_mark (const char *name, uint64_t at, uint64_t bits)
+{
+  struct blob b;
+
+  blob_load (name, &b);
+  blob_put (&b, at, blob_get (&b, at, 8) | bits, 8);
+  blob_save (name, &b);
+  blob_free (&b);
+}
+
 int
 image_check (const char *name)
 {

@@ -101,6 +101,8 @@ extern void image_contents (const char *name, const char *snapshot,
 /* Does QEMU read these contents? */
 extern bool image_shows (const char *name, const char *snapshot,
                          const struct blob *expected);
+/* Sets bits of the features at AT of the header. */
+extern void image_mark (const char *name, uint64_t at, uint64_t bits);
 /* The exit status of qemu-img check. */
 extern int image_check (const char *name);
 

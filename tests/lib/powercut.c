@@ -209,6 +209,13 @@ fail_nth (struct power_cut_trial *p, unsigned ops, uint64_t nth)
   power_cut_fault (p, &fault);
 }
 
+void
+power_cut_fail_some (struct power_cut_trial *p, unsigned ops, uint64_t n, unsigned most)
+{
+  for (unsigned i = 0; i < most && n > 0 && (i == 0 || trials_time_left ()); i++)
+    fail_nth (p, ops, rng_below (&p->rng, n));
+}
+
 /* Of N operations in OPS, some one fails, then a later one, ... and the last, which is
  * the only one if there is no time. */
 static void

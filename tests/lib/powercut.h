@@ -96,6 +96,10 @@ extern void power_cut_all_ways (struct power_cut_trial *);
  * cuts the power, in a few ways. */
 extern void power_cut_fault (struct power_cut_trial *, const struct fault *);
 
+/* The same, up to MOST times (without time, once): another one of N operations in OPS. */
+extern void power_cut_fail_some (struct power_cut_trial *, unsigned ops, uint64_t n,
+                                 unsigned most);
+
 /* A random fault: EIO or ENOSPC, once or permanently, in one of OPS, after a random
  * number of them. */
 extern struct fault power_cut_random_fault (struct rng *, unsigned ops, uint64_t after);

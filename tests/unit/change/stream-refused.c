@@ -15,6 +15,7 @@
 #include "change/edit.h"
 #include "change/stream.h"
 #include "disk/export.h"
+#include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/stubs.h"
 
@@ -80,25 +81,10 @@ refuse (struct disk *disk, unsigned base, const char *why)
   CHECK (strstr (last_error (), why));
 }
 
-static int
-step (void *opaque, uint64_t done, uint64_t total, uint64_t copied)
-{
-  (void) opaque, (void) done, (void) total, (void) copied;
-  return 0;
-}
-
-static int
-fails (void *opaque, bool reads, int err)
-{
-  (void) opaque, (void) reads;
-  errno = err;
-  return -1;
-}
-
 static void
 change_meanwhile (const struct edit *edit)
 {
-  const struct stream_watch watch = { .step = step, .fails = fails };
+  const struct stream_watch watch = { .step = stream_goes_on, .fails = stream_fails };
   const struct edit_options none = { .shrink = false };
   struct disk *disk;
   struct stream *s;
@@ -124,7 +110,7 @@ change_meanwhile (const struct edit *edit)
 static void
 shared_cluster (void)
 {
-  const struct stream_watch watch = { .step = step, .fails = fails };
+  const struct stream_watch watch = { .step = stream_goes_on, .fails = stream_fails };
   const struct image_spec spec = {
     .version = 3, .cluster_size = 65536, .refcount_bits = 16, .size = SIZE,
     .backing = "base.raw", .backing_raw = true, .extended = true,
