@@ -470,6 +470,13 @@ amend_refcounts (const struct disk_options *o)
   return change_amend (o, &(const struct amend) { .refcount_bits = 32 });
 }
 
+/* It means the same file. */
+static int
+amend_data_file (const struct disk_options *o)
+{
+  return change_amend (o, &(const struct amend) { .data_file = "./" DATA });
+}
+
 static int
 bitmaps (const struct disk_options *o)
 {
@@ -654,6 +661,8 @@ static const struct each_change changes[] = {
   { "amend to version 2, with a snapshot", make_zeros_in_snapshot, .run = amend_to_2 },
   { "amend to version 3", make_version_2_with_snapshot, .run = amend_to_3 },
   { "amend refcounts", make_snapshots_and_bitmaps, .run = amend_refcounts },
+  { "amend the name of the data file", make_data_file, .run = amend_data_file,
+    .second = DATA },
   { "change bitmaps", make_snapshots_and_bitmaps, .run = bitmaps, .stops_anywhere = true },
   { "merge bitmaps", make_bitmaps_and_other, .run = bitmaps_from_other,
     .stops_anywhere = true },
