@@ -40,6 +40,7 @@ replaced ()
   rm -f "$tmp/a.qcow2"
   qemu-img create -q -f qcow2 "$tmp/a.qcow2" 128M
   start_nbdkit "$tmp/a.qcow2"
+  : > "$tmp/writes.log"         # here: what is awaited must not be in the old one
   qemu-io -t "$2" --image-opts "$far" \
     < "$tmp/writes" > "$tmp/writes.log" 2>&1 &
   writer=$!
