@@ -245,8 +245,7 @@ make_bitmaps (struct change *c, const struct image *image, bool discard)
   if (s == NULL)
     return -1;
   shadow_get_header (s, &sh);
-  if (sh.nr_bitmaps > 0)
-    shadow_stay_near (s, sh.bitmaps_offset);
+  shadow_stay_near (s, sh.nr_bitmaps > 0 ? sh.bitmaps_offset : storage_size (image->file));
   r = change_bitmaps (c, image, s, &sh) == -1 ? -1 : shadow_commit (s, &sh);
   if (r == 0)
     c->done = s;

@@ -25,9 +25,9 @@ extern struct shadow *shadow_new (const struct image *, bool discard);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */
 
-/* Has free clusters looked for not from the beginning, but near HOST: what a change has
- * freed there, the next one finds, and most refcounts need not be read.  (Behind a file
- * there is always space.  Elsewhere this does nothing.) */
+/* Has free clusters looked for not from the beginning, but near HOST, which may be the end
+ * of the file: what a change has freed there, the next one finds, and most refcounts need
+ * not be read.  (Behind a file there is always space.  Elsewhere this does nothing.) */
 extern void shadow_stay_near (struct shadow *, uint64_t host);
 
 /* Reports an inconsistency of the image, sets errno to EUCLEAN and returns -1. */
