@@ -25,8 +25,8 @@ extern struct shadow *shadow_new (const struct image *, bool discard);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */
 
-/* Has free clusters looked for not from the beginning, but near HOST, which may be the end
- * of the file: what a change has freed there, the next one finds, and most refcounts need
+/* Has free clusters looked for not from the beginning, but near HOST (perhaps the end of
+ * the file): what a change has freed there, the next one finds, and most refcounts need
  * not be read.  (Behind a file there is always space.  Elsewhere this does nothing.) */
 extern void shadow_stay_near (struct shadow *, uint64_t host);
 
