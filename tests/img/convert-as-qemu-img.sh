@@ -234,25 +234,22 @@ for options in "-O raw" "-O raw --salvage" "-O qcow2"; do
   qemu-img compare -q -f "$format" -F raw once.raw stream
 done
 
-# What cannot be read becomes zeros.
+# What cannot be read becomes zeros.  (qemu-img agrees, after thousands of reads.)
 "$NBDKIT" -f -U "$sockdir/bad.sock" -P bad.pid eval get_size='echo 4M' pread='
   if [ $4 -lt 1052672 ] && [ $(($4 + $3)) -gt 1048576 ]; then echo EIO bad >&2; exit 1; fi
   head -c $3 /dev/zero | tr "\0" a' &
 helper_pids+=($!)
+await -p $! test -s bad.pid
 bad="nbd+unix:///?socket=$sockdir/bad.sock"
-for ((i = 0; i < 1500; ++i)); do
-  [ ! -s bad.pid ] || break
-  sleep 0.02
-done
+head -c 4M /dev/zero | tr '\0' a > expected
+dd if=/dev/zero of=expected bs=4k seek=256 count=1 conv=notrunc status=none
 for options in "-O raw" "-O qcow2" "-O qcow2 -c" "-O raw -S 0"; do
-  # shellcheck disable=SC2086
-  qemu-img convert -q -f raw --salvage $options "$bad" theirs/salvaged
   # shellcheck disable=SC2086
   img convert -f raw --salvage $options "$bad" ours/salvaged 2> err
   grep 'offset 1048576: 4096 bytes cannot be read' err
   [ "$(grep -c warning err)" = 1 ]
   read -r _ format _ <<< "$options"
-  qemu-img compare -q -f "$format" -F "$format" theirs/salvaged ours/salvaged
+  qemu-img compare -q -f raw -F "$format" expected ours/salvaged
 done
 img_refused 'cannot read .* Input/output error' convert -f raw "$bad" x.raw
 
