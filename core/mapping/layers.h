@@ -38,9 +38,9 @@ extern struct layers *layers_over (struct image *top, struct image *second,
 extern int layers_share (struct layers *, const struct layers *, unsigned from,
                          unsigned to);
 /* Adds layer I of another stack, a raw file, with the size that it has now. */
+extern int layers_share_raw (struct layers *, const struct layers *, unsigned i);
 /* A stack of all layers of another one.  NULL: reported. */
 extern struct layers *layers_copy (const struct layers *);
-extern int layers_share_raw (struct layers *, const struct layers *, unsigned i);
 /* Is layer I of both the same one?  (Both have more layers than I.) */
 extern bool layers_same (const struct layers *, const struct layers *, unsigned i);
 /* Does another stack have layer I, too? */

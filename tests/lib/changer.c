@@ -15,8 +15,10 @@
 #include "disk/export.h"
 #include "change/amend.h"
 #include "change/bitmapedit.h"
+#include "change/create.h"
 #include "change/edit.h"
 #include "change/keyedit.h"
+#include "change/overlay.h"
 #include "change/relink.h"
 #include "change/stream.h"
 #include "lib/changer.h"
@@ -24,11 +26,16 @@
 #include "lib/stubs.h"
 #include "lib/trials.h"
 
+/* It puts no image on top of so many. */
+#define MOST_LAYERS 6
+
 /* Counts a change that had result R.  Not all are possible with each image. */
 static bool
 changed (struct changer *c, int r)
 {
-  static const int expected[] = { EPERM, EINVAL, EBUSY, ENOTSUP, EOVERFLOW };
+  static const int expected[] = {
+    EPERM, EACCES, EINVAL, EBUSY, ENOTSUP, EOVERFLOW,
+  };
   size_t i = 0;
 
   while (r == -1 && i < sizeof expected / sizeof expected[0] && errno != expected[i])
@@ -154,6 +161,7 @@ remove_bitmaps (struct changer *c)
 
   if (c->has_bitmap)
     CHECK (changed (c, bitmapedit_disk (c->disk, both, c->is_divided ? 2 : 1, NULL)));
+  c->has_bitmap = c->is_divided = false;
 }
 
 /* --- other changes --- */
@@ -228,27 +236,217 @@ change_names (struct changer *c)
     changed (c, relink_disk (c->disk, name));
 }
 
-/* --- a stream --- */
+/* --- layers --- */
 
-/* Copies all layers below into the image.  (Once: then there are none.) */
+/* Only this thread changes them. */
+static const struct layers *
+layers_of (const struct changer *c)
+{
+  return disk_inside (c->disk).view->layers;
+}
+
+static const char *
+name_of (const struct layers *l, unsigned i)
+{
+  return strrchr (storage_path (layers_file (l, i)), '/') + 1;
+}
+
+/* A name that no layer has.  There is no such file. */
+static const char *
+choose_file (const struct changer *c)
+{
+  static const char *const names[MOST_LAYERS + 1] = { "a", "b", "c", "d", "e", "f", "g" };
+  const struct layers *l = layers_of (c);
+  const char *const *name = names;
+
+  for (unsigned i = 0; i < layers_count (l); i++)
+    if (strcmp (name_of (l, i), *name) == 0) {
+      name++;
+      i = -1;
+    }
+  unlink (*name);
+  return *name;
+}
+
+/* QEMU's tools are told what they are. */
+static void
+remember_layers (struct changer *c)
+{
+  static const char *const methods[] = { NULL, "aes", "luks" };
+  const struct layers *l = layers_of (c);
+  const unsigned n = layers_count (l);
+
+  c->alone = n == 1;
+  for (unsigned i = c->moves ? n : 0; i-- > 0; ) {
+    const struct header *h = layers_header (l, i);
+    const struct image_spec spec = {
+      .raw = h == NULL, .encrypt = h ? methods[h->crypt_method] : NULL,
+      .backing = i + 1 < n ? name_of (l, i + 1) : NULL,
+    };
+
+    image_remember (name_of (l, i), &spec);
+  }
+  if (c->moves)
+    snprintf (c->top, sizeof c->top, "%s", name_of (l, 0));
+}
+
+static void
+changed_layers (struct changer *c, int r)
+{
+  if (changed (c, r))
+    remember_layers (c);
+}
+
+/* Copies all that is below one of them into it. */
 static void
 stream (struct changer *c)
 {
   static const struct stream_watch watch = { .step = stream_goes_on, .fails = stream_fails };
+  const unsigned layer = c->moves ? rng_below (&c->rng, layers_count (layers_of (c))) : 0;
   bool writable = true;
   struct stream *s;
   int r = -1;
 
   CHECK (disk_connect (c->disk, &writable) == 0 && writable);
-  s = stream_new (c->disk, 0, 0, NULL);
+  s = stream_new (c->disk, layer, 0, NULL);
   if (s && stream_copy (s, &watch) == 0)
     r = stream_finish (s);
   stream_free (s);
-  c->streamed |= changed (c, r);
+  changed_layers (c, r);
   CHECK (disk_disconnect (c->disk, true) == 0);
 }
 
+static void
+put_on_top (struct changer *c)
+{
+  CLEANUP_FREE char *path = images_path (choose_file (c));
+  const struct overlay o = { .path = path, .create = true };
+
+  if (layers_count (layers_of (c)) < MOST_LAYERS)
+    changed_layers (c, overlay_disk (c->disk, &o));
+}
+
+/* The image on top stays. */
+static void
+commit_middle (struct changer *c)
+{
+  const unsigned n = layers_count (layers_of (c));
+  struct commit_layers layers = { .top = 1 };
+  uint64_t copied;
+
+  if (n < 3)
+    return;
+  layers.top += rng_below (&c->rng, n - 2);
+  layers.base = layers.top + 1 + rng_below (&c->rng, n - layers.top - 1);
+  changed_layers (c, commit_disk (c->disk, &layers, NULL, &copied));
+}
+
+static int
+pivot_down (void *opaque)
+{
+  return commit_pivot (opaque);
+}
+
+/* (To a larger one, it would grow.) */
+static void
+move_down (struct changer *c)
+{
+  const struct layers *l = layers_of (c);
+  struct commit_layers layers = { .base = 1, .follows = true };
+  struct commit *commit;
+
+  if (layers_count (l) == 1)
+    return;
+  layers.base += rng_below (&c->rng, layers_count (l) - 1);
+  if (layers_size (l, layers.base) > layers_size (l, 0))
+    return;
+  commit = commit_new (c->disk, &layers);
+  changed_layers (c, commit && commit_begin (commit) == 0
+                  ? change_follow (commit_follow (commit), pivot_down, commit) : -1);
+  commit_free (commit);
+}
+
+/* Alone, or to lie over the same layers.  Those who know where trims end know the size of
+ * its clusters. */
+static void
+create_target (struct changer *c, const char *path, bool alone)
+{
+  const struct layers *l = layers_of (c);
+  const struct header *h = layers_header (l, 0);
+  const struct create_options o = {
+    .path = path, .unsafe = true,
+    .image = {
+      .version = 3, .size = h->size, .cluster_size = h->cluster_size, .refcount_bits = 16,
+      .backing_file = alone ? NULL : storage_path (layers_file (l, 1)),
+      .backing_format = alone ? NULL : layers_image (l, 1) ? "qcow2" : "raw",
+    },
+  };
+  struct created *created;
+
+  CHECK (create_image (&o, &created) == 0);
+  created_keep (created);
+}
+
+static int
+pivot (void *opaque)
+{
+  return mirror_pivot (opaque);
+}
+
+/* (The image that stays behind may have snapshots, which need the layers as they are.) */
+static void
+move (struct changer *c)
+{
+  const struct layers *l = layers_of (c);
+  const bool alone = layers_count (l) == 1 || layers_header (l, 0)->nb_snapshots > 0 ||
+    rng_below (&c->rng, 2);
+  struct mirror_options o = {
+    .sync = alone ? MIRROR_FULL : MIRROR_TOP,
+    .target.backing = alone ? BACKING_IGNORE : BACKING_FOLLOW,
+  };
+  CLEANUP_FREE char *path = images_path (choose_file (c));
+  struct mirror *m = NULL;
+  int r;
+
+  create_target (c, path, alone);
+  o.target.image = change_open_target (disk_get_options (c->disk), path);
+  CHECK (o.target.image != NULL);
+  r = mirror_begin (c->disk, &o, &m);
+  if (r == 0)
+    r = change_follow (mirror_follow (m), pivot, m);
+  changed_layers (c, r);
+  if (r == 0)
+    mirror_end (m);
+  image_close (o.target.image);
+}
+
 /* --- the thread --- */
+
+/* Takes away what was put into the image. */
+static void
+clean (struct changer *c)
+{
+  if (c->has_snapshot)
+    change_snapshot (c);
+  remove_bitmaps (c);
+  if (c->has_key)
+    try_keys (c);
+}
+
+static void
+change_layers (struct changer *c)
+{
+  if (rng_below (&c->rng, 4) == 0) {
+    commit_middle (c);
+    return;
+  }
+  clean (c);                    /* another image becomes the disk */
+  switch (rng_below (&c->rng, 3)) {
+  case 0: put_on_top (c); break;
+  case 1: move_down (c); break;
+  default: move (c);
+  }
+}
 
 static void *
 change (void *opaque)
@@ -256,7 +454,7 @@ change (void *opaque)
   struct changer *c = opaque;
 
   while (!c->ends) {
-    switch (rng_below (&c->rng, 5)) {
+    switch (rng_below (&c->rng, c->moves ? 8 : 5)) {
     case 0: change_snapshot (c); break;
     case 1: try_bitmaps (c); break;
     case 2: grow (c); break;
@@ -266,17 +464,14 @@ change (void *opaque)
       else
         change_names (c);
       break;
-    default: amend (c);
+    case 4: amend (c); break;
+    default: change_layers (c);
     }
     if (c->has_snapshot)
       check_snapshot (c);
     usleep (rng_below (&c->rng, 4000));
   }
-  if (c->has_snapshot)
-    change_snapshot (c);
-  remove_bitmaps (c);
-  if (c->has_key)
-    try_keys (c);
+  clean (c);
   return NULL;
 }
 
@@ -284,6 +479,7 @@ void
 changer_start (struct changer *c)
 {
   quiet_errors = true;          /* of changes that are not possible */
+  remember_layers (c);
   CHECK (pthread_create (&c->thread, NULL, change, c) == 0);
 }
 

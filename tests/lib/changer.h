@@ -19,12 +19,16 @@ struct changer {
   struct rng rng;
   bool grows;                   /* it may make the disk larger */
   bool streams;                 /* and copy what is below into the image */
+  bool moves;                   /* and have other layers, and another one on top.  (Not
+                                   over NBD.) */
   bool lazy;                    /* and have it use lazy refcounts */
   bool keeps_counts;            /* and not change the width of refcounts */
 
   /* Afterwards: */
   unsigned changes, refused;
-  bool streamed;                /* it needs no backing file any more */
+  bool alone;                   /* it needs no backing file any more */
+  char top[24];                 /* if it MOVES: the file on top, in the test's
+                                   directory */
   uint64_t grown;               /* bytes by which the disk is larger */
 
   /* Its own. */
@@ -40,7 +44,9 @@ struct changer {
 /* It creates and deletes a snapshot and a bitmap, both called "live", together or not,
  * has another bitmap record in place of that one and merges it, changes features, adds
  * and erases a passphrase, and gives the backing file another name.  What the snapshot
- * shows must not change. */
+ * shows must not change.  If it MOVES, new images come on top, layers are committed into
+ * those below them, the disk goes on with one of these, or with a new image to which it
+ * was copied. */
 extern void changer_start (struct changer *);
 /* Waits until the snapshot, the bitmaps and the passphrase are gone again. */
 extern void changer_stop (struct changer *);

@@ -13,6 +13,7 @@
 #include "change/commit.h"
 #include "change/edit.h"
 #include "change/keyedit.h"
+#include "change/mirror.h"
 #include "change/rebase.h"
 #include "lib/reach.h"
 
@@ -118,6 +119,40 @@ change_flatten (const struct disk_options *o, const struct chunks_watch *watch,
   const struct rebase nothing = { .name = "" };
 
   return change_rebase (o, &nothing, watch, copied);
+}
+
+/* The target of a mirror, for a disk with such options.  NULL: reported. */
+static inline struct image *
+change_open_target (const struct disk_options *disk, const char *path)
+{
+  struct disk_options o = *disk;
+  struct image *image;
+
+  o.path = path;
+  image = disk_open_image (&o);
+  if (image && image_load (image) == 0 && image_read_snapshots (image) == 0)
+    return image;
+  image_close (image);
+  return NULL;
+}
+
+/* Copies, and makes the END of it, as soon as that is possible.  Returns what that
+ * does. */
+static inline int
+change_follow (struct follow *f, int (*end) (void *opaque), void *opaque)
+{
+  uint64_t copied;
+  int r;
+
+  do {
+    do
+      r = follow_step (f, UINT64_C (128) << 10, &copied);
+    while (r == 1 || (r == 0 && (r = follow_near (f)) == 1));
+    if (r == 0)
+      r = end (opaque);
+  }
+  while (r == -1 && errno == EAGAIN);
+  return r;
 }
 
 /* A stream that goes on until something fails. */

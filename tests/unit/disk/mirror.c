@@ -29,11 +29,10 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "change/commit.h"
-#include "change/mirror.h"
 #include "change/overlay.h"
 #include "disk/export.h"
 #include "lib/allocations.h"
+#include "lib/changes.h"
 #include "lib/images.h"
 #include "lib/shortage.h"
 #include "lib/stubs.h"
@@ -184,7 +183,7 @@ check_instant (const char *name, const struct blob *shown, const struct moments 
 }
 
 static void
-check_image (const char *name, const struct moments *m)
+check_moment_of (const char *name, const struct moments *m)
 {
   struct blob shown;
 
@@ -223,15 +222,8 @@ path_of (const char *name)
 static struct image *
 open_image (const char *name, char **path)
 {
-  struct disk_options o = options;
-  struct image *image;
-
-  o.path = *path = path_of (name);
-  image = disk_open_image (&o);
-  if (image && image_load (image) == 0 && image_read_snapshots (image) == 0)
-    return image;
-  image_close (image);
-  return NULL;
+  *path = path_of (name);
+  return change_open_target (&options, *path);
 }
 
 static struct storage *
@@ -458,7 +450,7 @@ move_on (unsigned i, char last[24])
   snprintf (next, sizeof next, "next%u.qcow2", i);
   make (whole, SIZE, NULL);
   CHECK (move (whole, MIRROR_FULL, &moments) == 0);
-  check_image (last, &moments);
+  check_moment_of (last, &moments);
   unlink (last);
 
   overlay.path = path = images_path (top);
@@ -467,7 +459,7 @@ move_on (unsigned i, char last[24])
   check_used_top (whole);
   make (next, SIZE, whole);
   CHECK (move (next, MIRROR_TOP, &moments) == 0);
-  check_image (top, &moments);
+  check_moment_of (top, &moments);
   unlink (top);
   CHECK (image_check (whole) == 0);
   snprintf (last, 24, "%s", next);
@@ -484,7 +476,7 @@ commit_to (const char *base, bool pivots)
   CHECK (run_to_end (commit_follow (c), pivots ? pivot_down : stay, c, &moments) == 0);
   commit_free (c);
   if (!pivots)
-    check_image (base, &moments);
+    check_moment_of (base, &moments);
 }
 
 /* The top is copied to the image below it, and the disk moves there. */

@@ -11,10 +11,11 @@
  * one value that is ever written there, and its changes must not harm others.
  *
  * Clients connect and leave meanwhile.  And the disk changes as a whole: snapshots,
- * bitmaps and features come and go, it grows, and backing files are copied into it.  A
- * snapshot that was taken in use must show the same as long as it exists.  Whenever the
- * last writer has left, the file must have no faults and no leaks.  At the end qemu-img
- * judges metadata, contents and the internal snapshots.
+ * bitmaps and features come and go, it grows, backing files are copied into it, layers
+ * come and go, and it moves to another image.  A snapshot that was taken in use must show
+ * the same as long as it exists.  Whenever the last writer has left, the file must have
+ * no faults and no leaks.  At the end qemu-img judges metadata, contents and the internal
+ * snapshots.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many images (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -47,6 +48,8 @@ struct trial {
   struct mixture image;
   unsigned threads, ops;
   bool lives;                   /* the disk changes as a whole meanwhile */
+  bool moves;                   /* so do its layers */
+  char top[24];                 /* the file of the image on top */
   bool slow;                    /* delay I/O at random, for other timings */
   struct disk_options options;
   struct disk *disk;
@@ -107,6 +110,13 @@ model_set (struct trial *t, const unsigned char *buf, uint64_t offset,
   memset (t->either + offset, 0, count);
 }
 
+/* Layers that others made may be on top meanwhile. */
+static bool
+has_other_clusters (const struct trial *t)
+{
+  return t->moves && t->image.layers > 0;
+}
+
 /* In version 2, a trim may leave data that hides a backing file.  In a raw data file it
  * does nothing where holes cannot be punched. */
 static bool
@@ -114,14 +124,15 @@ trim_is_certain (const struct trial *t)
 {
   const struct image_spec *spec = &t->image.spec;
 
-  return (spec->version >= 3 || !spec->backing) &&
+  return (spec->version >= 3 || !spec->backing) && !has_other_clusters (t) &&
     (!spec->data_file_raw || reach_punches (spec->cluster_size | spec->size));
 }
 
 static void
 model_trim (struct trial *t, uint64_t offset, uint64_t count)
 {
-  const uint64_t cs = t->image.spec.cluster_size, size = t->image.spec.size;
+  const uint64_t cs = has_other_clusters (t) ? 512 : t->image.spec.cluster_size;
+  const uint64_t size = t->image.spec.size;
   const uint64_t start = round_up (offset, cs);
   const bool to_end = offset + count == size;
   const uint64_t end = to_end ? size : round_down (offset + count, cs);
@@ -455,11 +466,22 @@ work (void *opaque)
 
 /* --- threads, and changes of the whole disk meanwhile --- */
 
+/* (An image that stayed has its path from here.) */
+static void
+has_moved (struct trial *t, const char *top)
+{
+  if (strcmp (t->top, top) == 0)
+    return;
+  strcpy (t->top, top);
+  free ((char *) t->options.path);
+  t->options.path = images_path (top);
+}
+
 static void
 run_workers (struct trial *t, struct rng *rng)
 {
   struct changer changer = {
-    .disk = t->disk, .grows = true, .streams = true, .lazy = true,
+    .disk = t->disk, .grows = true, .streams = true, .moves = t->moves, .lazy = true,
     .keeps_counts = t->image.nr_snapshots > 0,
   };
   struct worker workers[8];
@@ -482,10 +504,12 @@ run_workers (struct trial *t, struct rng *rng)
   t->changes += changer.changes;
   t->refused += changer.refused;
   t->size += changer.grown;
-  if (changer.streamed) {
+  if (changer.alone)
     t->image.spec.backing = NULL;
+  if (t->moves)
+    has_moved (t, changer.top);
+  else
     image_remember (IMAGE, &t->image.spec);
-  }
   for (i = 0; i < t->pieces.owners; i++)
     free (workers[i].buf);
 }
@@ -515,6 +539,7 @@ random_options (struct trial *t, struct rng *rng)
   t->options.lock = rng_below (rng, 2);
   t->slow = rng_below (rng, 2);
   t->lives = rng_below (rng, 3) != 0;
+  t->moves = t->lives && reach_server () == NULL && rng_below (rng, 2);
   t->threads = 1 + rng_below (rng, 8);
   t->ops = 20 + rng_below (rng, 150);
   if (t->image.hot) {
@@ -543,11 +568,11 @@ close_disk (struct trial *t)
 
 /* Nobody can write: the file is in order. */
 static void
-check_file (void)
+check_file (const struct trial *t)
 {
   struct blob b;
 
-  blob_load (IMAGE, &b);
+  blob_load (t->top, &b);
   survivor_check (&b, false, "nobody can write");
   blob_free (&b);
 }
@@ -577,24 +602,27 @@ static void
 check_contents (struct trial *t)
 {
   struct blob b;
-  int r = image_check (IMAGE);
+  const bool stayed = strcmp (t->top, IMAGE) == 0;
+  int r = image_check (t->top);
 
   if (r != 0)
     FAIL ("qemu-img check: exit status %d", r);
-  image_contents (IMAGE, NULL, &b);
+  image_contents (t->top, NULL, &b);
   CHECK (b.len == t->size);
   compare (t, b.data, 0, t->image.spec.size, "qemu-img convert");
   for (uint64_t i = t->image.spec.size; i < b.len; i++)
     if (b.data[i] != 0)
       FAIL ("the disk has grown, and shows 0x%02x at %" PRIu64, b.data[i], i);
   blob_free (&b);
-  if (t->image.spec.data_file_raw) {
+  if (stayed && t->image.spec.data_file_raw) {
     blob_load (t->image.spec.data_file, &b);
     CHECK (b.len >= t->image.spec.size);
     compare (t, b.data, 0, t->image.spec.size, "the raw data file");
     blob_free (&b);
   }
   mixture_check_snapshots (&t->image);
+  if (stayed && t->image.bitmap)
+    check_bitmap (t);
 }
 
 /* From now on it is known what everybody's bytes are. */
@@ -637,7 +665,7 @@ read_only_visit (struct trial *t, struct rng *rng)
 static void
 one_image (struct rng *rng)
 {
-  struct trial t = { .threads = 0 };
+  struct trial t = { .top = IMAGE };
   unsigned i, cycles;
   struct blob b;
 
@@ -654,11 +682,11 @@ one_image (struct rng *rng)
   printf ("%u: ", trials_number);
   mixture_print (&t.image);
   printf ("; %u threads, %u requests, cache %" PRIu64 ", slice %" PRIu64
-          "%s%s%s%s%s\n", t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
+          "%s%s%s%s%s%s\n", t.threads, t.ops, t.options.l2_cache, t.options.l2_slice,
           t.options.discard ? ", discard" : "",
           t.options.detect_zeroes ? ", detect zeroes" : "",
           t.options.compress ? ", compress" : "",
-          t.options.copy_on_read ? ", copy on read" : "",
+          t.options.copy_on_read ? ", copy on read" : "", t.moves ? ", moves" : "",
           t.image.hot ? ", hot" : t.slow ? ", slow" : "");
   fflush (stdout);
 
@@ -670,11 +698,11 @@ one_image (struct rng *rng)
     read_only_visit (&t, rng);
   for (i = 0; i < cycles; i++) {
     run_workers (&t, rng);
-    check_file ();
+    check_file (&t);
     adopt_shared (&t);
     if (rng_below (rng, 2)) {
       close_disk (&t);
-      check_file ();
+      check_file (&t);
       open_disk (&t);
     }
     read_only_visit (&t, rng);
@@ -683,8 +711,6 @@ one_image (struct rng *rng)
   if (t.lives)
     printf ("%u changes, %u of them not possible\n", t.changes, t.refused);
   check_contents (&t);
-  if (t.image.bitmap)
-    check_bitmap (&t);
 
   mixture_free (&t.image);
   pieces_free (&t.pieces);
