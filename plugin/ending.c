@@ -12,12 +12,13 @@
  *      socket for the next server, if that is systemd's; others are refused.  Connections
  *      that have no export yet get HANDSHAKE_MS for that, and those that have just got
  *      one SETTLE_MS: nbdkit may not have told the client
- *   2  the server goes on until no request runs, and nothing is waiting in a connection,
- *      or for QUIET_MS.  Then the descriptor of each connection becomes another socket's,
- *      from which nbdkit reads the end, and where answers vanish.  (The connection itself
- *      cannot be shut down under a request: without its receiving side, nbdkit refuses
- *      what it has just read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit
- *      ends it as if the client had done so; the last .close brings the disk to rest
+ *   2  the server goes on until no request runs, all threads wait (so nbdkit has sent the
+ *      answers: ownthreads.c), and nothing is waiting in a connection, or for QUIET_MS.
+ *      Then the descriptor of each connection becomes another socket's, from which nbdkit
+ *      reads the end, and where answers vanish.  (The connection itself cannot be shut
+ *      down under a request: without its receiving side, nbdkit refuses what it has just
+ *      read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if the
+ *      client had done so; the last .close brings the disk to rest
  *   3  when all have gone, or after PATIENCE_MS, nbdkit is told to end
  *
  * A client that connects again (QEMU with reconnect-delay=) sees no error: what was not
@@ -60,6 +61,7 @@
 #include "util/report.h"
 #include "plugin/ending.h"
 #include "plugin/ownsockets.h"
+#include "plugin/ownthreads.h"
 
 #define QUIET_MS 2000
 #define PATIENCE_MS 20000
@@ -86,7 +88,8 @@ static struct {
   int sink[2];                  /* sockets: [0] reads the end, [1] gets what is written */
   union ownsocket_address listening[MOST_LISTENING];
   unsigned nr_listening;
-  bool ends;                    /* connections that are quiet; otherwise only counts */
+  bool may_end;                 /* connections, if all is quiet */
+  bool ends;                    /* now, those that are quiet; otherwise only counts */
   bool cuts;                    /* the others, too */
   unsigned left, own;           /* connections of others, and of the server itself */
 } e = { .quiet = -1, .sink = { -1, -1 } };
@@ -172,8 +175,7 @@ is_in_use (int fd)
     (ioctl (fd, SIOCOUTQ, &out) == 0 && out > 0);
 }
 
-/* No request runs, or waits.  (One that comes now may be carried out, and not
- * answered.) */
+/* (A request that comes now may be carried out, and not answered.) */
 static bool
 is_quiet (int fd)
 {
@@ -230,6 +232,7 @@ static bool
 end_quiet_connections (void)
 {
   e.left = e.own = 0;
+  e.ends = e.cuts || (e.may_end && ownthreads_sleep (e.server.is_busy));
   ownsockets_each (end_connection, NULL, false);
   drop_answers ();
   return e.left == 0 && *e.server.open <= e.own;
@@ -251,10 +254,10 @@ end_connections (void)
   ownsockets_each (stop_listening, NULL, true);
   /* Its poll still waits for the sockets.  (plugin.c has a handler.) */
   pthread_kill (e.main, SIGXFSZ);
-  e.ends = e.cuts = false;
+  e.may_end = e.cuts = false;
   while (clock_ms () < begin + HANDSHAKE_MS && any_begins (clock_ms ()))
     pause_between_looks ();
-  for (e.ends = true; !e.stop && clock_ms () < begin + PATIENCE_MS;
+  for (e.may_end = true; !e.stop && clock_ms () < begin + PATIENCE_MS;
        pause_between_looks ()) {
     e.cuts = clock_ms () >= begin + QUIET_MS;
     if (end_quiet_connections ())

@@ -50,6 +50,8 @@ callback_sources = \
 	%reldir%/eventlog.h \
 	%reldir%/ownsockets.c \
 	%reldir%/ownsockets.h \
+	%reldir%/ownthreads.c \
+	%reldir%/ownthreads.h \
 	%reldir%/plugin.c \
 	%reldir%/prepare.c \
 	%reldir%/prepare.h \

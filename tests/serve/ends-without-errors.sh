@@ -85,6 +85,16 @@ for how in signal quit; do
   done
 done
 
+# nbdkit may take long to send an answer.
+if strace -f -o /dev/null true; then
+  for how in signal quit; do
+    PLUGIN=file start_nbdkit_as storage -- "$tmp/a.qcow2"
+    NBDKIT_WRAPPER='strace -D -f -qq -o /dev/null -e inject=sendto:delay_enter=20000' \
+      start_nbdkit "$uri" lock=false control="$control"
+    ended "$how"
+  done
+fi
+
 # Over TCP, with IPv6 and IPv4.
 if [ -n "${TEST_IN_NETWORK:-}" ]; then
   for host in '[::1]' 127.0.0.1; do
