@@ -20,7 +20,7 @@
 #include "copy/copy.h"
 #include "lib/images.h"
 
-#define SIZE (UINT64_C (12) << 20)
+#define SIZE (UINT64_C (4) << 20)
 #define PIECE (UINT64_C (64) << 10)
 
 static const struct chunks_words words = { .path = "copy", .what = "copying" };
@@ -170,10 +170,10 @@ main (void)
   t.from = calloc (1, SIZE);
   t.to = malloc (SIZE);
   CHECK (t.from != NULL && t.to != NULL);
-  for (int i = 0; i < 30; i++)
+  for (int i = 0; i < 10; i++)
     memset (t.from + rng_below (&t.rng, SIZE - 400000), 1 + i, rng_below (&t.rng, 400000));
   quiet_errors = true;
-  for (int i = 0; i < (iterations ? atoi (iterations) : 400); i++)
+  for (int i = 0; i < (iterations ? atoi (iterations) : long_suite () ? 400 : 200); i++)
     once ();
   free (t.from);
   free (t.to);
