@@ -11,20 +11,28 @@
  *   2 instant  in one step: a snapshot is taken, a new bitmap begins to record, and the
  *              base ceases to
  *   3 copy     the snapshot (a full backup), or what the base has recorded up to it,
- *              becomes a new file, which appears when it is durable
- *   4 commit   the manifest names the generation, and its bitmap
+ *              becomes a new file; the manifest says from time to time how much of that
+ *              is durable
+ *   4 commit   the file is complete and gets its name, and the manifest names the
+ *              generation, and its bitmap
  *   5 clean    the snapshot and the old base are removed
+ *
+ * If 3 is cut off, the next backup goes on with it, instead of 1 and 2, as long as the
+ * image still has that snapshot and those bitmaps, and the file is the same.  Nobody else
+ * changes them: snapshots never change, and of the bitmaps one has ceased to record, and
+ * the other records on.
  *
  * In place (--onto), what was cut off after the copy began is a mixture, which only that
  * very image can make whole: from then on the manifest names the bitmap of the instant,
  * too.  The next backup merges the base into it, and it is the base.
  *
- * If any of it fails, or a process is killed, the next backup finds bitmaps that belong
- * to this repository (their names begin with its id) but are not the base.  Before 4 the
- * base is the old one: what others have recorded since is merged into it, and it records
- * again.  After 4 it is the new one.  All others are removed, and snapshots, too.  So the
- * base has always recorded at least what has changed since the newest generation; if that
- * is not so (it is missing, or inconsistent), the next backup is a full one.
+ * Otherwise, if any of it fails, or a process is killed, the next backup finds bitmaps
+ * that belong to this repository (their names begin with its id) but are not the base.
+ * Before 4 the base is the old one: what others have recorded since is merged into it,
+ * and it records again.  After 4 it is the new one.  All others are removed, and
+ * snapshots, too.  So the base has always recorded at least what has changed since the
+ * newest generation; if that is not so (it is missing, or inconsistent), the next backup
+ * is a full one.
  *
  * Names of instants are random: no bitmap of an older copy of the image is mistaken for
  * one of now.
@@ -40,7 +48,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
@@ -52,10 +62,9 @@
 #include "format/otherformat.h"
 #include "storage/nbduri.h"
 #include "mapping/chain.h"
-#include "copy/copy.h"
-#include "copy/difference.h"
+#include "copy/copyend.h"
+#include "img/backupcopy.h"
 #include "img/backupdisk.h"
-#include "img/copytarget.h"
 #include "img/generationfile.h"
 #include "img/ontomarks.h"
 #include "img/print.h"
@@ -64,10 +73,6 @@
 #include "img/repository.h"
 
 #define SECTOR 512
-/* Bytes of zeros that are no data. */
-#define BLOCK 4096
-/* Of new images, in bytes. */
-#define CLUSTER 65536
 /* Of a bitmap, if clusters are not larger. */
 #define GRANULARITY 65536
 #define MOST_DISKS 1000
@@ -96,14 +101,21 @@ static const struct option
 
 struct backup {
   const struct arguments *a;
+  struct backup *all;           /* of this instant, as many as there are */
+  unsigned disks;
   struct backupdisk *disk;
   struct repository *repository;
   char *base;                   /* its bitmap, which has recorded; NULL: there is none */
   const char *why_full;         /* NULL: it is incremental */
   char instant[NAME];           /* "": not yet */
   char date[32];
-  struct backupend all;         /* what the disk showed at the instant, ... */
+  struct backupend shown;       /* what the disk showed at the instant, ... */
   struct backupend changes;     /* ... and of that what the base has recorded */
+  uint64_t done;                /* of the copy: what is before that is durable */
+  uint64_t inode;               /* of its file */
+  bool goes_on;                 /* an earlier backup began it */
+  bool useless;                 /* and no later one can go on with it */
+  char *part;                   /* its file, until it is complete; NULL in place */
   char *file;                   /* of the new generation */
   struct generationfile stored;
   json_t *marks;
@@ -128,6 +140,14 @@ no_memory (const struct backup *b)
 
 static const char no_bitmap[] = "the image does not have the bitmap of the newest backup";
 static const char was_asked[] = "--full was given";
+
+static bool
+wants_raw (const struct backup *b)
+{
+  const char *format = value_of (b->a, &option_target_format);
+
+  return b->onto || (b->why_full && format && strcmp (format, "raw") == 0);
+}
 
 static bool
 is_ours (const struct backup *b, const json_t *thing)
@@ -297,37 +317,36 @@ choose_granularity (const struct backup *b)
   return b->disk->cluster_size > GRANULARITY ? __builtin_ctzll (b->disk->cluster_size) : 0;
 }
 
-static int
-name_instant (struct backup *b, const char *date)
+static void
+name_instant (struct backup *b, uint32_t number, const char *date)
 {
-  uint32_t number;
-
-  if (getrandom (&number, sizeof number, 0) != sizeof number) {
-    report_error ("getrandom: %m");
-    return -1;
-  }
   snprintf (b->instant, sizeof b->instant, "%s%08" PRIx32,
             repository_prefix (b->repository), number);
   strcpy (b->date, date);
-  return 0;
 }
 
-/* Of all disks.  (A base that a full backup does not need goes on: it is needed if that
- * fails.) */
+/* Of all disks, with the same random number.  (A base that a full backup does not need
+ * goes on: it is needed if that fails.) */
 static int
 take_instant (struct backup *all, unsigned n)
 {
   struct backupdisk_edit *edits = memory_new (n, sizeof *edits);
   struct bitmapedit (*lists)[2] = memory_new (n, sizeof *lists);
   const time_t now = time (NULL);
+  uint32_t number;
   char date[32];
   int r = edits && lists ? 0 : -1;
+
+  if (getrandom (&number, sizeof number, 0) != sizeof number) {
+    report_error ("getrandom: %m");
+    r = -1;
+  }
 
   strftime (date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime (&now));
   for (unsigned i = 0; r == 0 && i < n; i++) {
     struct backup *const b = &all[i];
 
-    r = name_instant (b, date);
+    name_instant (b, number, date);
     lists[i][0] = (struct bitmapedit) {
       .what = BITMAP_ADD, .name = b->instant, .granularity_bits = choose_granularity (b),
     };
@@ -344,94 +363,32 @@ take_instant (struct backup *all, unsigned n)
 
 /* --- 3, the copy --- */
 
-/* What is stored shows the same as the disk of the instant. */
+/* The manifests get to know how far all are, so that the next backup can go on with all
+ * of them. */
 static int
-verify (const struct backup *b, const struct copy_end *stored)
+settle (void *opaque, uint64_t before, uint64_t copied)
 {
-  const struct chunks_words words = { .path = b->file };
-  const struct chunks_watch watch = PROGRESS_WATCH;
-  struct copy_end same = *stored;       /* (a device can be larger) */
-  struct difference d;
+  struct backup *const b = opaque;
 
-  same.size = b->g.size;
-  if (difference_find (&b->all.end, &same, false, &words, &watch, &d) == -1)
-    return -1;
-  if (d.at == UINT64_MAX)
+  if (before <= b->done)
     return 0;
-  report_error ("%s: at offset %" PRIu64 ", what was stored is not what the disk shows%s",
-                b->file, d.at, b->why_full ? "" : ": the bitmap does not know all changes, "
-                "make a backup with --full");
-  errno = EIO;
-  return -1;
-}
+  b->done = before;
+  for (unsigned i = 0; i < b->disks; i++) {
+    const struct backup *const one = &b->all[i];
+    const struct repository_part was = repository_get_part (one->repository), p = {
+      .instant = one->instant, .base = one->why_full ? NULL : one->base, .date = one->date,
+      .disks = one->disks, .raw = wants_raw (one), .done = one->done,
+      .bytes = one->g.bytes + (one == b ? copied : 0), .inode = one->inode,
+    };
 
-struct pair { const struct copy_end *now, *stored; };
-
-static int
-zero_chunk (void *opaque, void *scratch, uint64_t at, uint64_t end, uint64_t *copied)
-{
-  const struct pair *p = opaque;
-  struct storage_holes known[2];
-  struct extent x, y;
-  int r = 0;
-
-  (void) scratch, (void) copied;
-  storage_holes_begin (&known[0], false);
-  storage_holes_begin (&known[1], false);
-  while (r == 0 && at < end) {
-    x.len = y.len = end - at;
-    if (p->now->ops->extent (p->now, at, &x, &known[0]) == -1)
+    if ((was.instant == NULL || was.done < one->done) &&
+        repository_set_part (one->repository, &p) == -1)
       return -1;
-    y.len = x.len = min64 (x.len, end - at);
-    y.type = EXTENT_ZERO;
-    if (x.type != EXTENT_DATA)
-      r = p->stored->ops->extent (p->stored, at, &y, &known[1]);
-    y.len = min64 (x.len, y.len);
-    if (r == 0 && y.type == EXTENT_DATA)
-      r = p->stored->ops->zero (p->stored, y.len, at);
-    at += y.len;
   }
-  return r;
+  return 0;
 }
 
-/* A disk that becomes smaller, and larger again, loses data, and no bitmap records that:
- * what is zeros now must not be data below the new file. */
-static int
-zero_what_has_gone (const struct backup *b, const struct copy_end *stored)
-{
-  struct pair p = { &b->all.end, stored };
-  const struct chunks_watch watch = PROGRESS_WATCH;
-  const struct chunks_job job = {
-    .words = { .path = b->file }, .size = p.now->size, .remote = p.now->remote,
-    .opaque = &p, .work = zero_chunk,
-  };
-  uint64_t copied;
-
-  return chunks_run (&job, &watch, &copied);
-}
-
-static int
-copy_to (struct backup *b, struct copytarget *t, bool raw)
-{
-  const struct chunks_words words = { .path = b->file };
-  const struct chunks_watch watch = PROGRESS_WATCH;
-  const bool full = b->why_full, compress = is_given (b->a, &option_compress) && !raw;
-  const bool verifies = is_given (b->a, &option_verify);
-  const struct copy c = {
-    .from = full ? b->all.end : b->changes.end, .to = t->end, .zeros = t->zeros,
-    .contained = !full, .unit = full && compress ? CLUSTER : 0,
-    .sparse = full && !compress ? BLOCK : CLUSTER, .rate = b->rate,
-  };
-
-  progress_within (0, verifies ? 0.45 : 0.9);
-  if (copy_all (&c, &words, false, &watch, &b->g.bytes) == -1 ||
-      (!full && zero_what_has_gone (b, &t->end) == -1))
-    return -1;
-  progress_within (0.45, 0.9);
-  return verifies ? verify (b, &t->end) : 0;
-}
-
-/* The name of the file, and what it lies over. */
+/* The names of the file, and what it lies over. */
 static int
 name_file (struct backup *b, bool raw)
 {
@@ -440,7 +397,7 @@ name_file (struct backup *b, bool raw)
   char name[40];
 
   b->g.number = repository_next (b->repository);
-  b->g.size = round_up (b->all.end.size, SECTOR);
+  b->g.size = round_up (b->shown.end.size, SECTOR);
   b->g.raw = raw;
   b->g.estranged = b->why_full == no_bitmap;
   if (b->onto) {
@@ -450,7 +407,8 @@ name_file (struct backup *b, bool raw)
   }
   snprintf (name, sizeof name, "%06" PRIu64 ".%s", b->g.number, raw ? "raw" : "qcow2");
   b->file = repository_path (b->repository, name);
-  if (b->file == NULL)
+  b->part = repository_part_path (b->repository, raw);
+  if (b->file == NULL || b->part == NULL)
     return -1;
   b->g.file = strrchr (b->file, '/') + 1;
   if (b->why_full)
@@ -485,7 +443,7 @@ check_target (const struct backup *b, const struct copytarget *t)
 {
   const unsigned n = repository_count (b->repository);
   const struct repository_generation newest = get_newest (b);
-  const struct ontomarks_cut cut = { &b->all.end, &b->changes.end };
+  const struct ontomarks_cut cut = { &b->shown.end, &b->changes.end };
 
   const bool is_uri = nbduri_is (b->onto);
   const bool inside = !is_uri && repository_contains (b->repository, b->onto);
@@ -505,15 +463,32 @@ check_target (const struct backup *b, const struct copytarget *t)
                           newest.incomplete ? &cut : NULL);
 }
 
+/* 0: there is none. */
+static uint64_t
+inode_of (const char *path)
+{
+  struct stat st;
+
+  return stat (path, &st) == 0 ? st.st_ino : 0;
+}
+
 /* What is in place is worth nothing until all of it is copied: an incremental backup can
  * be cut off, and go on from what is there, because the base then knows all that it had
  * to copy. */
 static int
-open_target (struct backup *b, struct imagefile *f, struct newoptions *o,
-             struct copytarget *t)
+open_target (struct backup *b, const struct backupcopy *c, struct imagefile *f,
+             struct newoptions *o, struct copytarget *t)
 {
-  if (b->onto == NULL)
-    return copytarget_new (t, f, o, b->g.size);
+  int r;
+
+  if (b->onto == NULL) {
+    if (b->done == 0)
+      unlink (b->part);         /* of it nothing is known */
+    r = backupcopy_open (c, t, f, o, b->g.size);
+    b->useless = r == -1 && errno != ENOSPC && errno != EDQUOT && errno != EINTR;
+    b->inode = inode_of (b->part);
+    return r;
+  }
   return copytarget_old (t, f, false, b->g.size) == -1 || check_target (b, t) == -1 ? -1
     : repository_begin_onto (b->repository, b->why_full ? NULL : b->base, b->instant);
 }
@@ -524,7 +499,7 @@ make_marks (struct backup *b, const struct copytarget *t)
 {
   if (b->onto == NULL)
     return 0;
-  if (ontomarks_make (&b->all.end, b->why_full ? NULL : &b->changes.end, &t->end,
+  if (ontomarks_make (&b->shown.end, b->why_full ? NULL : &b->changes.end, &t->end,
                       b->g.size, &b->marks) == -1)
     return -1;
   b->g.marks = b->marks;
@@ -537,7 +512,7 @@ measure (struct backup *b)
   progress_within (0.9, 1);
   if (b->onto)
     return 0;
-  if (generationfile_measure (b->repository, b->g.file, true, &b->stored) == -1)
+  if (generationfile_measure (b->repository, b->part, true, &b->stored) == -1)
     return -1;
   b->g.file_size = b->stored.size;
   b->g.sum = b->stored.sum;
@@ -547,19 +522,38 @@ measure (struct backup *b)
 static int
 copy_to_file (struct backup *b, struct imagefile *f)
 {
+  const struct backupcopy c = {
+    .file = b->file, .all = &b->shown.end, .changes = b->why_full ? NULL : &b->changes.end,
+    .compress = is_given (b->a, &option_compress) && !b->g.raw, .rate = b->rate,
+    .begin = b->done, .settled = b->onto ? NULL : settle, .opaque = b,
+  };
+  const bool verifies = is_given (b->a, &option_verify);
   struct copytarget t = { .file = NULL };
   struct newoptions o;
+  uint64_t bytes;
   int r = -1;
 
   newoptions_default (&o);
   o.create.image.backing_file = b->g.backing;
   o.create.image.backing_format = b->g.backing == NULL ? NULL
     : b->g.raw_backing ? "raw" : "qcow2";
-  if (is_given (b->a, &option_compress) && !b->g.raw)
+  if (c.compress)
     f->options.compress = COMPRESS_ON;
-  if (open_target (b, f, &o, &t) == 0 && copy_to (b, &t, b->g.raw) == 0 &&
-      make_marks (b, &t) == 0 && copytarget_finish (&t) == 0)
-    r = measure (b);
+  if (open_target (b, &c, f, &o, &t) == 0) {
+    progress_within (0, verifies ? 0.45 : 0.9);
+    r = backupcopy_run (&c, &t, &bytes);
+    progress_within (0.45, 0.9);
+    if (r == 0 && verifies) {
+      r = backupcopy_verify (&c, &t, b->g.size);
+      b->useless = r == -1 && errno == EBADMSG;
+    }
+  }
+  if (r == 0) {
+    b->g.bytes += bytes;
+    r = make_marks (b, &t) == -1 || copytarget_finish (&t) == -1 ? -1 : measure (b);
+  }
+  if (r == 0)
+    b->done = b->g.size;
   copytarget_free (&t);
   newoptions_free (&o);
   return r;
@@ -568,8 +562,7 @@ copy_to_file (struct backup *b, struct imagefile *f)
 static int
 copy (struct backup *b)
 {
-  const char *format = value_of (b->a, &option_target_format);
-  const bool raw = b->onto || (b->why_full && format && strcmp (format, "raw") == 0);
+  const bool raw = wants_raw (b);
   CLEANUP_FREE char *changes = text_new ("bitmap:%s@%s", b->base ? b->base : "",
                                          b->instant);
   const char *uri = value_of (b->a, &option_onto);
@@ -579,14 +572,15 @@ copy (struct backup *b)
 
   if (changes == NULL)
     return no_memory (b);
-  if (backupend_open (b->disk, b->instant, false, &b->all) == 0 &&
+  if (backupend_open (b->disk, b->instant, false, &b->shown) == 0 &&
       (b->why_full || backupend_open (b->disk, changes, true, &b->changes) == 0) &&
-      name_file (b, raw) == 0 &&
-      (f = imagefile_new (b->a, is_uri ? uri : b->file, raw ? "raw" : "qcow2", NULL)) != NULL)
+      name_file (b, raw) == 0)
+    f = imagefile_new (b->a, is_uri ? uri : b->onto ?: b->part, raw ? "raw" : "qcow2", NULL);
+  if (f)
     r = copy_to_file (b, f);
   imagefile_free (f);
   backupend_close (&b->changes);
-  backupend_close (&b->all);
+  backupend_close (&b->shown);
   return r;
 }
 
@@ -634,7 +628,13 @@ begin_backup (struct backup *b)
   if (b->disk->encrypted && !is_given (b->a, &option_unencrypted))
     return report_refusal (EINVAL, "%s: the disk is encrypted, and its backup would not "
                            "be: --unencrypted permits that", b->disk->name);
-  if (tidy (b) == -1)
+  return backupdisk_look (b->disk);
+}
+
+static int
+begin_anew (struct backup *b)
+{
+  if (repository_drop_part (b->repository) == -1 || tidy (b) == -1)
     return -1;
   if (b->why_full == NULL && is_given (b->a, &option_full))
     b->why_full = was_asked;
@@ -643,16 +643,103 @@ begin_backup (struct backup *b)
   return 0;
 }
 
-/* What is possible now: the next backup does the rest, if the repository is there, by
+/* --- going on --- */
+
+static bool
+has_snapshot (const struct backup *b, const char *name)
+{
+  const json_t *snapshot;
+  size_t i;
+
+  json_array_foreach (b->disk->snapshots, i, snapshot)
+    if (strcmp (jsontext_text (snapshot, "name"), name) == 0)
+      return true;
+  return false;
+}
+
+/* Is that an instant of all, which have the same random number? */
+static bool
+is_common (const struct backup *b, const struct repository_part *p)
+{
+  const char *first = repository_get_part (b->all[0].repository).instant;
+
+  return first && p->disks == b->disks &&
+    strcmp (strrchr (first, '-') ?: "", strrchr (p->instant, '-') ?: "") == 0;
+}
+
+/* (A full backup may be one that --full has asked for earlier.) */
+static const char *
+judge_part (const struct backup *b, const struct repository_part *p)
+{
+  const json_t *base = p->base ? find_bitmap (b, p->base) : NULL;
+  CLEANUP_FREE char *path = repository_part_path (b->repository, p->raw);
+  const char *format = value_of (b->a, &option_target_format);
+  const bool raw = p->base == NULL && format && strcmp (format, "raw") == 0;
+
+  return !is_common (b, p) ? "it was a backup of other disks, too"
+    : !has_snapshot (b, p->instant) || find_bitmap (b, p->instant) == NULL
+    ? "the image does not have its snapshot and bitmap"
+    : p->base && is_given (b->a, &option_full) ? was_asked
+    : p->base && (base == NULL || is_flag (base, "recording")) ? no_bitmap
+    : p->base && judge (b) ? judge (b)
+    : p->raw != raw ? "another format is wanted"
+    : p->done > 0 && (path == NULL || inode_of (path) != p->inode)
+    ? "its file is not there, or another one" : NULL;
+}
+
+/* Can the backup go on that was cut off?  Of all disks, or of none. */
+static bool
+can_go_on (const struct backup *all, unsigned n)
+{
+  unsigned able = 0;
+
+  for (unsigned i = 0; i < n; i++) {
+    const struct repository_part p = repository_get_part (all[i].repository);
+    const char *why = p.instant ? judge_part (&all[i], &p) : NULL;
+
+    if (why)
+      report_error ("warning: %s: the backup of %s, which was cut off, cannot go on: %s",
+                    all[i].disk->name, p.date, why);
+    able += p.instant && why == NULL;
+  }
+  return able == n;
+}
+
+static int
+go_on (struct backup *b)
+{
+  const struct repository_part p = repository_get_part (b->repository);
+
+  b->goes_on = b->taken = true;
+  b->done = p.done;
+  b->inode = p.inode;
+  b->g.bytes = p.bytes;
+  snprintf (b->instant, sizeof b->instant, "%s", p.instant);
+  snprintf (b->date, sizeof b->date, "%s", p.date);
+  b->why_full = p.base ? NULL : judge (b) ?: was_asked;
+  b->base = p.base ? strdup (p.base) : NULL;
+  return p.base && b->base == NULL ? no_memory (b) : 0;
+}
+
+/* The next backup can go on with what all of them have copied.  Otherwise what is
+ * possible is removed now: the next backup does the rest, if the repository is there, by
  * whose id it finds that. */
 static void
 give_up (struct backup *all, unsigned n)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  const bool before = report_silence (true);
+  bool keeps = true, before;
 
   for (unsigned i = 0; i < n; i++)
-    if (all[i].taken)
+    keeps = keeps && !all[i].useless && repository_get_part (all[i].repository).instant;
+  for (unsigned i = 0; keeps && i < n; i++)
+    report_error ("%s: the backup is not complete; the next one goes on with it, and the "
+                  "image keeps its snapshot until then", all[i].disk->name);
+  if (keeps)
+    return;
+  before = report_silence (true);
+  for (unsigned i = 0; i < n; i++)
+    if (all[i].taken && repository_drop_part (all[i].repository) == 0)
       all[i].taken = tidy (&all[i]) == -1;
   report_silence (before);
 }
@@ -681,8 +768,15 @@ back_up (struct backup *all, unsigned n)
 
   for (unsigned i = 0; r == 0 && i < n; i++)
     r = begin_backup (&all[i]);
-  if (r == 0)
-    r = take_instant (all, n);
+  if (r == 0 && can_go_on (all, n))
+    for (unsigned i = 0; r == 0 && i < n; i++)
+      r = go_on (&all[i]);
+  else {
+    for (unsigned i = 0; r == 0 && i < n; i++)
+      r = begin_anew (&all[i]);
+    if (r == 0)
+      r = take_instant (all, n);
+  }
   for (unsigned i = 0; r == 0 && i < n; i++)
     r = copy (&all[i]);
   for (unsigned i = 0; r == 0 && i < n; i++)
@@ -759,7 +853,8 @@ describe (const struct backup *b)
     { "disk", jsontext_string (b->disk->name) },
     { "filename", jsontext_string (b->file) },
     { "verified", json_boolean (is_given (b->a, &option_verify)) },
-    { "removed", jsontext_number (b->removed) });
+    { "removed", jsontext_number (b->removed) },
+    { "resumed", json_boolean (b->goes_on) });
 
   return b->why_full ? jsontext_add (x, { "why-full", jsontext_string (b->why_full) }) : x;
 }
@@ -794,6 +889,10 @@ tell (const struct backup *all, unsigned n)
     printf ("%s%s%s%s\n", is_given (b->a, &option_verify) ? ", verified" : "",
             b->why_full ? " (" : "", b->why_full ? b->why_full : "",
             b->why_full ? ")" : "");
+    if (b->goes_on) {
+      print_name (b);
+      printf ("it went on with one that was cut off, and shows the disk of %s\n", b->date);
+    }
     if (b->removed > 0) {
       print_name (b);
       printf ("older backups removed: %u\n", b->removed);
@@ -853,7 +952,9 @@ run_all (const struct arguments *a, struct live *l, const struct secrets *secret
     r = -1;
   }
   for (unsigned i = 0; r == 0 && i < n; i++) {
-    all[i] = (struct backup) { .a = a, .disk = &disks[i], .rate = rate };
+    all[i] = (struct backup) {
+      .a = a, .all = all, .disks = n, .disk = &disks[i], .rate = rate,
+    };
     r = l ? backupdisk_use (&disks[i], a, l, a->operands[i], value_of (a, &option_nbd))
       : backupdisk_open (&disks[i], a, a->operands[i], secrets);
     if (r == 0 && onto) {
@@ -889,6 +990,7 @@ run_with (const struct arguments *a, struct live *l, const struct secrets *secre
     free (all[i].base);
     free (all[i].onto);
     free (all[i].file);
+    free (all[i].part);
     json_decref (all[i].marks);
   }
   free (disks);

@@ -6,6 +6,8 @@
  *   000001.qcow2    a generation: all of the disk, or over another file (its backing
  *                   file)
  *   000002.qcow2    what has changed since that one
+ *   000003.qcow2.part
+ *                   the next one, as long as it is copied
  *   .lock           is locked while a backup is made
  *
  * Or there is one generation, which is written in place somewhere else (ONTO); while that
@@ -14,7 +16,8 @@
  * The manifest is replaced as a whole, durably (newfile.c in the core), and the file of a
  * generation is complete and durable before the manifest names it.  So what the manifest
  * names is there; any other file with such a name was left by a program that was killed,
- * and is removed by the next backup.
+ * and is removed by the next backup.  But from time to time the manifest says how much of
+ * the next one is durable, and of which instant (PART): then the next backup can go on.
  *
  * The oldest generation may lie over a file that is no generation any more (BELOW): while
  * that is to be merged into it (prune.c).  Of files that change then, the manifest knows
@@ -60,6 +63,7 @@
 #define HEX "0123456789abcdef"
 /* Of files that newfile.c has left behind. */
 #define TEMPORARY ".qcow2-new-"
+#define PART ".part"
 
 struct repository {
   char *path;                   /* absolute */
@@ -146,6 +150,17 @@ is_generation (const char *file, bool *raw)
   return named && (*raw || strcmp (file + digits, ".qcow2") == 0);
 }
 
+/* Or of a part of one? */
+static bool
+is_part (const char *file)
+{
+  const size_t len = strlen (file), end = strlen (PART);
+  CLEANUP_FREE char *name = len > end ? strndup (file, len - end) : NULL;
+  bool raw;
+
+  return name && strcmp (file + len - end, PART) == 0 && is_generation (name, &raw);
+}
+
 unsigned
 repository_count (const struct repository *r)
 {
@@ -221,6 +236,30 @@ repository_next (const struct repository *r)
   return n == 0 ? 1 : repository_get (r, n - 1).number + 1;
 }
 
+struct repository_part
+repository_get_part (const struct repository *r)
+{
+  const json_t *p = json_object_get (r->manifest, "part");
+
+  return (struct repository_part) {
+    .instant = text_of (p, "bitmap"), .base = text_of (p, "base"),
+    .date = text_of (p, "date"), .disks = number_of (p, "disks"),
+    .raw = json_is_true (json_object_get (p, "raw")), .done = number_of (p, "done"),
+    .bytes = number_of (p, "bytes"), .inode = number_of (p, "inode"),
+  };
+}
+
+char *
+repository_part_path (const struct repository *r, bool raw)
+{
+  char *path = text_new ("%s/%06" PRIu64 ".%s" PART, r->path, repository_next (r),
+                         raw ? "raw" : "qcow2");
+
+  if (path == NULL)
+    no_memory (r);
+  return path;
+}
+
 const char *
 repository_prefix (const struct repository *r)
 {
@@ -258,7 +297,7 @@ judge_generation (const json_t *g, uint64_t before)
 static const char *
 judge (const json_t *m)
 {
-  const json_t *list = json_object_get (m, "generations"), *g;
+  const json_t *list = json_object_get (m, "generations"), *g, *p;
   const char *format = text_of (m, "format"), *id = text_of (m, "id"), *why;
   uint64_t before = 0;
   size_t i;
@@ -277,6 +316,9 @@ judge (const json_t *m)
       return why;
     before = number_of (g, "number");
   }
+  p = json_object_get (m, "part");
+  if (p && (text_of (p, "bitmap") == NULL || text_of (p, "date") == NULL))
+    return "the part of a generation has no bitmap or date";
   return NULL;
 }
 
@@ -444,10 +486,65 @@ add_to (struct repository *r, json_t *list, const struct repository_generation *
   return save_list (r, jsontext_append (list, x));
 }
 
+/* The part is complete, and gets its name durably.  It keeps the other one as long as the
+ * manifest has that, if the filesystem has hard links. */
+static int
+name_part (const struct repository *r, const struct repository_generation *g,
+           const char *from)
+{
+  CLEANUP_FREE char *to = repository_path (r, g->file);
+  int fd, result = -1;
+
+  if (to == NULL)
+    return -1;
+  if (link (from, to) == -1 &&
+      (errno == EEXIST || renameat2 (AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == -1)) {
+    report_error ("%s: cannot give it its name: %m", to);
+    return -1;
+  }
+  fd = open (r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) {
+    result = fsync (fd) == 0 || errno == EINVAL ? 0 : -1;
+    close (fd);
+  }
+  if (result == -1)
+    report_error ("%s: cannot make its name durable: %m", to);
+  return result;
+}
+
 int
 repository_add (struct repository *r, const struct repository_generation *g)
 {
-  return add_to (r, json_copy (generations (r)), g);
+  CLEANUP_FREE char *part = repository_part_path (r, g->raw);
+
+  if (part == NULL || name_part (r, g, part) == -1)
+    return -1;
+  json_object_del (r->manifest, "part");
+  if (add_to (r, json_copy (generations (r)), g) == -1)
+    return -1;
+  unlink (part);                /* or the next backup removes it */
+  return 0;
+}
+
+int
+repository_set_part (struct repository *r, const struct repository_part *p)
+{
+  json_t *x = jsontext_object (
+    { "bitmap", jsontext_string (p->instant) }, { "date", jsontext_string (p->date) },
+    { "disks", jsontext_number (p->disks) }, { "raw", json_boolean (p->raw) },
+    { "done", jsontext_number (p->done) }, { "bytes", jsontext_number (p->bytes) },
+    { "inode", jsontext_number (p->inode) });
+
+  if (p->base)
+    x = jsontext_add (x, { "base", jsontext_string (p->base) });
+  return x && json_object_set_new (r->manifest, "part", x) == 0 ? save (r) : no_memory (r);
+}
+
+int
+repository_drop_part (struct repository *r)
+{
+  return (json_object_del (r->manifest, "part") == 0 && save (r) == -1) ? -1
+    : repository_sweep (r);
 }
 
 int
@@ -519,13 +616,16 @@ repository_merge (struct repository *r, const struct repository_generation *olde
 static bool
 is_needed (const struct repository *r, const char *name)
 {
+  const struct repository_part part = repository_get_part (r);
+  CLEANUP_FREE char *path = part.instant ? repository_part_path (r, part.raw) : NULL;
+
   for (unsigned i = 0; i < repository_count (r); i++) {
     const struct repository_generation g = repository_get (r, i);
 
     if (strcmp (g.file, name) == 0 || (g.backing && strcmp (g.backing, name) == 0))
       return true;
   }
-  return false;
+  return part.instant && path && strcmp (strrchr (path, '/') + 1, name) == 0;
 }
 
 /* Calls FN with each file that looks like one of a generation, or of one that was not
@@ -543,7 +643,7 @@ each_file (const struct repository *r, int (*fn) (const struct repository *, con
     return -1;
   }
   while (result == 0 && (e = readdir (all)) != NULL)
-    if (is_generation (e->d_name, &raw) ||
+    if (is_generation (e->d_name, &raw) || is_part (e->d_name) ||
         strncmp (e->d_name, TEMPORARY, strlen (TEMPORARY)) == 0)
       result = fn (r, e->d_name);
   closedir (all);

@@ -56,6 +56,19 @@ struct repository_generation {
   uint64_t file_size;           /* of the file, bytes; 0: not known */
   const char *sum;              /* SHA-256 of the file, in hexadecimal; NULL: not known */
 };
+/* The next generation, of which a backup that was cut off has copied a part.  Its file
+ * has the name repository_part_path. */
+struct repository_part {
+  const char *instant;          /* the bitmap and the snapshot of that instant; NULL:
+                                   there is no part */
+  const char *base;             /* the bitmap whose changes it has; NULL: it has all */
+  const char *date;             /* of the instant */
+  unsigned disks;               /* that show the same instant */
+  bool raw;
+  uint64_t done;                /* so many bytes of the disk are durable in the file */
+  uint64_t bytes;               /* that were copied for it */
+  uint64_t inode;               /* of the file */
+};
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
 extern struct repository_generation repository_get (const struct repository *, unsigned i);
@@ -69,8 +82,17 @@ extern int repository_find (const struct repository *, uint64_t number);
 /* The number of the next one. */
 extern uint64_t repository_next (const struct repository *);
 
+/* What the manifest says of the part, and how its file, or a new one, is called; the
+ * caller frees it.  NULL: reported. */
+extern struct repository_part repository_get_part (const struct repository *);
+extern char *repository_part_path (const struct repository *, bool raw);
+/* The next generation has become that far. */
+extern int repository_set_part (struct repository *, const struct repository_part *);
+/* There is none any more: it is removed, with its file. */
+extern int repository_drop_part (struct repository *);
+
 /* These change the manifest, durably and at once; the file of a new generation is durable
- * before. */
+ * before, and gets its name here, which was that of the part. */
 extern int repository_add (struct repository *, const struct repository_generation *);
 /* The same, in place of all that there are. */
 extern int repository_replace (struct repository *, const struct repository_generation *);

@@ -8,6 +8,8 @@ img_sources = \
 	%reldir%/apply.c \
 	%reldir%/arguments.c \
 	%reldir%/backup.c \
+	%reldir%/backupcopy.c \
+	%reldir%/backupcopy.h \
 	%reldir%/backupdisk.c \
 	%reldir%/backupdisk.h \
 	%reldir%/bench.c \

@@ -49,6 +49,9 @@ struct run {
   pthread_cond_t ended;
   uint64_t next;                /* start of the next chunk; guarded by lock */
   uint64_t done, copied;        /* bytes; guarded by lock */
+  unsigned begun;               /* threads, up to now; guarded by lock */
+  /* Where the chunk begins that each of them has not done; guarded by lock. */
+  uint64_t undone[CHUNKS_MOST_THREADS];
   unsigned running;             /* number of threads; guarded by lock */
   int error;                    /* errno of the first failure; guarded by lock */
   atomic_bool ends;             /* there is one */
@@ -67,14 +70,23 @@ note_error (struct run *r, int err)
 
 /* --- the threads --- */
 
+static unsigned
+take_number (struct run *r)
+{
+  LOCK_FOR_BLOCK (&r->lock);
+
+  r->undone[r->begun] = UINT64_MAX;
+  return r->begun++;
+}
+
 static bool
-take_chunk (struct run *r, uint64_t *start, uint64_t *end)
+take_chunk (struct run *r, unsigned thread, uint64_t *start, uint64_t *end)
 {
   LOCK_FOR_BLOCK (&r->lock);
 
   if (r->error != 0 || r->next >= r->job->size)
     return false;
-  *start = r->next;
+  *start = r->undone[thread] = r->next;
   *end = r->next = min64 (r->next + r->chunk, r->job->size);
   return true;
 }
@@ -84,6 +96,7 @@ do_chunks (void *opaque)
 {
   struct run *r = opaque;
   CLEANUP_FREE void *scratch = malloc (r->job->scratch);
+  const unsigned thread = take_number (r);
   uint64_t start, end, copied;
   int err;
   bool ok;
@@ -95,7 +108,7 @@ do_chunks (void *opaque)
       report_error ("malloc: %m");
     note_error (r, ENOMEM);
   }
-  while (take_chunk (r, &start, &end)) {
+  while (take_chunk (r, thread, &start, &end)) {
     copied = 0;
     /* If the host fails, for instance because it is full, all threads get the same error:
      * keep the messages. */
@@ -105,8 +118,10 @@ do_chunks (void *opaque)
     LOCK_FOR_BLOCK (&r->lock);
     report_end_keeping (ok || r->error == 0);
     r->copied += copied;
-    if (ok)
+    if (ok) {
       r->done += end - start;
+      r->undone[thread] = UINT64_MAX;
+    }
     else
       note_error (r, err);
   }
@@ -125,11 +140,25 @@ add_milliseconds (struct timespec *t, long ms)
   t->tv_nsec %= 1000000000;
 }
 
+/* All before that was done. */
+static uint64_t
+get_before (struct run *r, uint64_t *copied)
+{
+  LOCK_FOR_BLOCK (&r->lock);
+  uint64_t before = r->next;
+
+  for (unsigned i = 0; i < r->begun; i++)
+    before = min64 (before, r->undone[i]);
+  *copied = r->copied;
+  return before;
+}
+
 /* Called without the lock. */
 static void
 make_durable (struct run *r, time_t *last)
 {
   struct timespec now;
+  uint64_t before, copied;
   int err;
 
   clock_gettime (CLOCK_MONOTONIC, &now);
@@ -137,7 +166,8 @@ make_durable (struct run *r, time_t *last)
     *last = now.tv_sec;
   if (now.tv_sec - *last < DURABLE_SECONDS)
     return;
-  if (r->job->make_durable (r->job->opaque) == -1) {
+  before = get_before (r, &copied);
+  if (r->job->make_durable (r->job->opaque, before, copied) == -1) {
     err = errno;
     LOCK_FOR_BLOCK (&r->lock);
     note_error (r, err);
@@ -246,6 +276,7 @@ chunks_run (const struct chunks_job *job, const struct chunks_watch *watch,
 
   while (job->chunk == 0 && job->size / r.chunk > MAX_CHUNKS)
     r.chunk *= 2;
+  r.next = r.done = round_down (min64 (job->begin, job->size), r.chunk);
   pthread_mutex_init (&r.lock, NULL);
   clock_init_condition (&r.ended);
 

@@ -32,6 +32,7 @@ struct chunks_words {
 struct chunks_job {
   struct chunks_words words;
   uint64_t size;                /* of the disk, in bytes */
+  uint64_t begin;               /* what is before that was done by an earlier job */
   uint64_t chunk;               /* how much a thread takes at a time, a power of two; 0:
                                    chosen, at least 4 MiB */
   unsigned threads;             /* there must be that many, up to CHUNKS_MOST_THREADS; 0:
@@ -47,10 +48,11 @@ struct chunks_job {
    * end. */
   int (*work) (void *opaque, void *scratch, uint64_t start, uint64_t end,
                uint64_t *copied);
-  /* NULL, or makes durable what has been done, while work goes on.  The thread that runs
-   * the job calls it every few seconds.  -1: reported; the job fails, since a later sync
-   * may succeed although data was lost. */
-  int (*make_durable) (void *opaque);
+  /* NULL, or makes durable what has been done, while work goes on: at least all before
+   * BEFORE was, and COPIED bytes were written.  The thread that runs the job calls it
+   * every few seconds.  -1: reported; the job fails, since a later sync may succeed
+   * although data was lost. */
+  int (*make_durable) (void *opaque, uint64_t before, uint64_t copied);
   /* NULL, or wakes threads in work () that wait for one another: unwanted () has become
    * true.  Any thread calls it, with the lock of this module. */
   void (*wake) (void *opaque);

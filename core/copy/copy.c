@@ -417,11 +417,12 @@ copy_chunk (void *opaque, void *scratch, uint64_t start, uint64_t end, uint64_t 
 }
 
 static int
-make_durable (void *opaque)
+make_durable (void *opaque, uint64_t before, uint64_t copied)
 {
   const struct copying *g = opaque;
 
-  return g->c->to.ops->sync (&g->c->to);
+  return g->c->to.ops->sync (&g->c->to) == -1 ? -1
+    : g->c->settled ? g->c->settled (g->c->opaque, before, copied) : 0;
 }
 
 int
@@ -432,7 +433,8 @@ copy_all (const struct copy *c, const struct chunks_words *words, bool durable,
     .c = c, .lock = PTHREAD_MUTEX_INITIALIZER, .turns = PTHREAD_COND_INITIALIZER,
   };
   const struct chunks_job job = {
-    .words = *words, .size = c->from.size, .chunk = is_in_order (c) ? piece_of (c) : 0,
+    .words = *words, .size = c->from.size, .begin = c->begin,
+    .chunk = is_in_order (c) ? piece_of (c) : 0,
     .scratch = copy_scratch (c), .remote = c->from.remote || c->to.remote, .opaque = &g,
     .work = copy_chunk, .make_durable = durable ? make_durable : NULL,
     .wake = wake,

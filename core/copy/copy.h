@@ -31,11 +31,15 @@ struct copy {
                                            where
                                    nothing is written.  What is the same there, in blocks
                                    of SPARSE bytes, is not written.  At least as large */
+  uint64_t begin;               /* what is before that was copied earlier; 0 in order */
   uint64_t rate;                /* 0, or: reads at most so many bytes in a second */
   /* NULL: what cannot be read is an error.  Otherwise it counts as zeros, and this is
    * told of it (ERR: errno), in the thread that has met it, which reports nothing itself.
    * (What has to be read in order cannot be read again: there it stays an error.) */
   void (*lost) (void *opaque, uint64_t at, uint64_t len, int err);
+  /* NULL, or is told when all before BEFORE has become durable, of which COPIED bytes (or
+   * more) were written now.  -1: reported; the copy fails. */
+  int (*settled) (void *opaque, uint64_t before, uint64_t copied);
   void *opaque;
 };
 

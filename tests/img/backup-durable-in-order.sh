@@ -18,7 +18,7 @@ dirty, unsynced_names, manifests, removed = set(), False, 0, 0
 pending = {}
 
 def names(text):
-    return set(re.findall(r"\d{6}\.(?:qcow2|raw)", text))
+    return set(re.findall(r"\d{6}\.(?:qcow2|raw)(?!\.part)", text))
 
 # What the manifest on the disk needs, and that which was written last.
 needed = names(open("before").read())

@@ -22,7 +22,7 @@ before="$(sha256sum small/backups/*)"
 nbdsh_run -c 'h.pwrite(b"2" * 8000000, 0); h.flush()'
 for _ in 1 2; do
   if backup 2> err; then fail "there is space"; fi
-  grep '^nbdkit-qcow2-img: .*small/backups/000002.qcow2: .*No space left on device' err
+  grep '^nbdkit-qcow2-img: .*small/backups/000002.qcow2.part: .*No space left on device' err
   [ "$(grep -c '^nbdkit-qcow2-img' err)" = 1 ]
   [ "$before" = "$(sha256sum small/backups/*)" ]
   "$IMG" --control "$sockdir/qmp" info disk | tee info
