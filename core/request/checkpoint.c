@@ -139,8 +139,7 @@ checkpoint_free (struct checkpoint *ck)
   free (ck);
 }
 
-/* Syncs one of the two files.  The first failure stops all changes for good, unless the
- * sync could not even begin. */
+/* Syncs one of the two files.  (-1 with ENOMEM: it could not even begin.) */
 static int
 sync_one (struct checkpoint *ck, struct storage *file, bool always)
 {
@@ -148,11 +147,7 @@ sync_one (struct checkpoint *ck, struct storage *file, bool always)
 
   if (always || r != 0)
     ck->syncs++;
-  if (r != -1)
-    return 0;
-  if (!storage_may_try_again (errno))
-    health_fail (ck->image->health, "a sync failed");   /* R9 */
-  return -1;
+  return r == -1 ? -1 : 0;
 }
 
 static int
@@ -257,7 +252,7 @@ run (struct checkpoint *ck)
   if (r == -1 && errno == EUCLEAN)
     health_corrupt (ck->image->health, "found while writing metadata");
   else if (r == -1 && !storage_may_try_again (errno)) {
-    health_fail (ck->image->health, "metadata could not be written");
+    health_fail (ck->image->health, "changes could not be made durable");       /* R9 */
     errno = EIO;
   }
 
