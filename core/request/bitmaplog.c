@@ -104,7 +104,7 @@ struct bitmaplog {
 
   /* The leader's. */
   struct place *places;
-  size_t nr_places, room;
+  size_t nr_places;
   uint64_t *buf;                /* one cluster */
   uint64_t marks, narrowed;     /* how often, and how many regions */
 };
@@ -336,13 +336,8 @@ plan_region (struct bitmaps *bs, struct bitmap *b, uint64_t r)
   struct place *p = log->nr_places > 0 ? &log->places[log->nr_places - 1] : NULL;
 
   if (p == NULL || p->b != b || p->cell != cell || p->last + 1 != r) {
-    if (log->nr_places == log->room) {
-      p = memory_resize (log->places, 2 * log->room + 8, sizeof *p);
-      if (p == NULL)
-        return -1;
-      log->places = p;
-      log->room = 2 * log->room + 8;
-    }
+    if (MEMORY_APPEND (log->places, log->nr_places) == -1)
+      return -1;
     p = &log->places[log->nr_places++];
     *p = (struct place) {
       .b = b, .cell = cell, .first = r, .entry = b->table[cell] == 0,

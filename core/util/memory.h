@@ -18,8 +18,8 @@ extern void *memory_get (size_t bytes) __attribute__ ((malloc, alloc_size (1)));
 /* ARRAY with N elements of SIZE bytes.  NULL: it is as before. */
 extern void *memory_resize (void *array, size_t n, size_t size)
   __attribute__ ((warn_unused_result, alloc_size (2, 3)));
-/* Makes space behind the N elements of ARRAY, a pointer that grows only by this (NULL if
- * N is 0).  -1: it is as before. */
+/* Makes space behind the N elements of ARRAY, a pointer that grows only by this (NULL at
+ * first; there may be fewer elements again).  -1: it is as before. */
 #define MEMORY_APPEND(array, n) memory_append (&(array), n, sizeof *(array))
 extern int memory_append (void *array, size_t n, size_t size)
   __attribute__ ((warn_unused_result));
