@@ -185,11 +185,9 @@ sync_below (const struct commit *c, const struct base *b)
 static int
 refuse_below (const struct commit *c, int err, const char *why)
 {
-  report_error ("%s: the backing file of %s cannot be written: %s",
-                storage_path (c->base->file),
-                storage_path (layers_file (c->stack, c->what.base - 1)), why);
-  errno = err;
-  return -1;
+  return report_refusal (err, "%s: the backing file of %s cannot be written: %s",
+                         storage_path (c->base->file),
+                         storage_path (layers_file (c->stack, c->what.base - 1)), why);
 }
 
 /* An image that is emptied shows the file that it names, which is not always the one of
@@ -888,14 +886,12 @@ open_above (struct commit *c)
     return 0;
   if (image_role (above) == IMAGE_WRITER || storage_become_writable (above->file) == -1 ||
       !storage_is_writable (above->file) ||
-      (above->header.incompatible & QCOW2_INCOMPAT_CORRUPT)) {
-    report_error ("%s: its header cannot be changed: %s", storage_path (above->file),
-                  image_role (above) == IMAGE_WRITER ? "it is in use"
-                  : storage_is_writable (above->file) ? remedy (REMEDY_MARKED_CORRUPT)
-                  : "the file is not writable");
-    errno = EPERM;
-    return -1;
-  }
+      (above->header.incompatible & QCOW2_INCOMPAT_CORRUPT))
+    return report_refusal (EPERM, "%s: its header cannot be changed: %s",
+                           storage_path (above->file),
+                           image_role (above) == IMAGE_WRITER ? "it is in use"
+                           : storage_is_writable (above->file)
+                           ? remedy (REMEDY_MARKED_CORRUPT) : "the file is not writable");
   if (image_lock (above, IMAGE_WRITER) == -1)
     return -1;
   c->above = image_ref (above);

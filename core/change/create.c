@@ -419,12 +419,10 @@ check_device_size (const struct maker *m)
 
   if (m->device == NULL || m->n.file_size <= storage_size (m->device))
     return 0;
-  report_error ("%s: cannot create: the device has %" PRIu64 " bytes, but %s needs %"
-                PRIu64, storage_path (m->device), storage_size (m->device),
-                preallocated ? "the preallocated image" : "the metadata of the new image",
-                m->n.file_size);
-  errno = ENOSPC;
-  return -1;
+  return report_refusal (ENOSPC, "%s: cannot create: the device has %" PRIu64 " bytes, but "
+                         "%s needs %" PRIu64, storage_path (m->device),
+                         storage_size (m->device), preallocated ? "the preallocated image"
+                         : "the metadata of the new image", m->n.file_size);
 }
 
 static int

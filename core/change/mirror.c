@@ -62,9 +62,7 @@ struct mirror {
 static int
 refuse_mirror (int err, const char *what, const char *why)
 {
-  report_error ("%s: %s", what, why);
-  errno = err;
-  return -1;
+  return report_refusal (err, "%s: %s", what, why);
 }
 
 static const char *

@@ -50,9 +50,8 @@ struct overlaying {
 static int
 refuse_overlay (const struct overlaying *c, int err, const char *why)
 {
-  report_error ("%s: cannot become the top of the disk: %s", c->overlay.path, why);
-  errno = err;
-  return -1;
+  return report_refusal (err, "%s: cannot become the top of the disk: %s", c->overlay.path,
+                         why);
 }
 
 /* --- the new image --- */

@@ -80,10 +80,8 @@ exists_now (const struct newfile *n)
 {
   if (!n->may_replace)
     return exists (n->path);
-  report_error ("%s: another program has made, moved or removed the file meanwhile",
-                n->path);
-  errno = n->old ? ESTALE : EEXIST;
-  return -1;
+  return report_refusal (n->old ? ESTALE : EEXIST, "%s: another program has made, moved or "
+                         "removed the file meanwhile", n->path);
 }
 
 static int
