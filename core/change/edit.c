@@ -41,6 +41,7 @@ struct change {
   bool shrinks, ends_within;    /* the disk becomes smaller; and then ends in a cluster */
   uint64_t size;                /* of the disk afterwards, in bytes */
   uint64_t end;                 /* of the file before, in bytes */
+  struct shadow *ahead;         /* NULL: nothing was done beforehand */
   struct shadow *done;          /* NULL: it was not necessary */
 };
 
@@ -302,10 +303,22 @@ check_unused (const struct change *c, const struct image *image)
                          printable (s->name, 64, text, sizeof text));
 }
 
+/* (If it is not possible, the change itself will tell.) */
+static void
+prepare (void *opaque, const struct image *image)
+{
+  struct change *c = opaque;
+  const bool before = report_silence (true);
+
+  c->ahead = snapedit_delete_ahead (image, c->d->discard, c->edit->name);
+  report_silence (before);
+}
+
 static int
 make_snapshot (void *opaque, struct image *image)
 {
   struct change *c = opaque;
+  struct shadow *ahead;
   const char *name = c->edit->name;
   const bool discard = c->d->discard;
 
@@ -314,8 +327,11 @@ make_snapshot (void *opaque, struct image *image)
   case EDIT_SNAPSHOT_APPLY:
     return check_idle (c) == -1 ? -1 : snapedit_apply (image, discard, name, &c->done);
   case EDIT_SNAPSHOT_DELETE:
-    return check_unused (c, image) == -1 ? -1
-      : snapedit_delete (image, discard, name, &c->done);
+    if (check_unused (c, image) == -1)
+      return -1;
+    ahead = c->ahead;
+    c->ahead = NULL;
+    return snapedit_delete (image, discard, name, ahead, &c->done);
   case EDIT_RESIZE: break;
   }
   return -1;
@@ -341,6 +357,7 @@ change (struct change *c)
     .opaque = c, .release = release, .data_file = resizes,
     .write = resizes ? zero_before : NULL, .needs_write = ends_within_cluster,
     .make = resizes ? make_resize : make_snapshot,
+    .prepare = c->edit->kind == EDIT_SNAPSHOT_DELETE ? prepare : NULL,
   };
 
   return disk_change (c->disk, &dc);
@@ -401,6 +418,7 @@ edit_one (struct disk *disk, const struct edit_options *options, const struct ed
   };
   const int r = change (&c);
 
+  shadow_free (c.ahead);
   shadow_free (c.done);
   if (r == -1)
     return -1;

@@ -29,6 +29,8 @@ struct shadow {
   uint64_t file_size;           /* before the change, in bytes */
   unsigned block_bits;          /* log2 of the clusters that a block covers */
 
+  bool ahead;                   /* shadow_begin was not called: blocks have no WAS, and
+                                   what is dropped is missing to the highest counts */
   struct be64 *table;           /* the refcount table in the file */
   uint64_t table_entries;
   struct shadow_block *blocks;  /* an array of SHADOW_MAX_BLOCKS */

@@ -27,6 +27,10 @@
  * state, and finds clusters that are free in both.  shadowtab.c handles L1 and L2 tables,
  * shadowend.c the switch, shadowwidth.c refcounts of another width.
  *
+ * References can be dropped before anything else, while the image changes.  Then it is
+ * only counted how many, down from the highest count, and nothing is read or taken; when
+ * the image is at rest, as many are dropped from the counts in the file (shadow_begin).
+ *
  * New refcounts are computed only as differences from the old ones: clusters that other
  * programs use for data that we do not know about keep their refcounts.
  *
@@ -43,6 +47,7 @@
 #include <string.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "util/sparse.h"
 #include "change/shadow-impl.h"
@@ -68,47 +73,38 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
 }
 
 struct shadow *
-shadow_new (const struct image *image, bool discard)
+shadow_new_ahead (const struct image *image, bool discard)
 {
   const struct header *h = &image->header;
-  const uint64_t bytes = h->reftable_clusters * h->cluster_size;
   struct shadow *s = calloc (1, sizeof *s);
-  uint64_t count;
 
-  if (s == NULL)
-    goto no_memory;
-  s->image = image;
-  s->discard = discard;
-  s->h = h;
-  s->file = image->file;
-  s->file_size = storage_size (s->file);
-  s->end_cursor = div_up (s->file_size, h->cluster_size);
-  s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
-  s->table_entries = bytes / sizeof *s->table;
-  s->table = malloc (bytes);
-  s->blocks = sparse_new (SHADOW_MAX_BLOCKS * sizeof *s->blocks);
-  s->batch_max = max64 (1, SHADOW_BATCH >> h->cluster_bits);
-  s->batch = malloc (s->batch_max << h->cluster_bits);
-  s->batch_entries = calloc (s->batch_max, sizeof *s->batch_entries);
-  if (s->table == NULL || s->blocks == NULL || s->batch == NULL ||
-      s->batch_entries == NULL)
-    goto no_memory;
-  if (storage_read (s->file, s->table, bytes, h->reftable_offset) == -1)
-    goto error;
-  /* The header's cluster is always in use.  If its refcount is 0, no refcount is
-   * reliable. */
-  if (shadow_count (s, 0, &count) == -1)
-    goto error;
-  if (count == 0) {
-    shadow_corrupt (s, "the header's cluster at 0 is in use but its reference "
-                    "count is 0");
-    goto error;
+  if (s) {
+    s->image = image;
+    s->discard = discard;
+    s->h = h;
+    s->file = image->file;
+    s->ahead = true;
+    s->file_size = storage_size (s->file);
+    s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
+    s->blocks = sparse_new (SHADOW_MAX_BLOCKS * sizeof *s->blocks);
+    s->batch_max = max64 (1, SHADOW_BATCH >> h->cluster_bits);
+    s->batch = malloc (s->batch_max << h->cluster_bits);
+    s->batch_entries = calloc (s->batch_max, sizeof *s->batch_entries);
   }
-  return s;
-
- no_memory:
+  if (s && s->blocks && s->batch && s->batch_entries)
+    return s;
   report_error ("%s: out of memory: %m", storage_path (image->file));
- error:
+  shadow_free (s);
+  return NULL;
+}
+
+struct shadow *
+shadow_new (const struct image *image, bool discard)
+{
+  struct shadow *s = shadow_new_ahead (image, discard);
+
+  if (s == NULL || shadow_begin (s) == 0)
+    return s;
   shadow_free (s);
   return NULL;
 }
@@ -131,7 +127,7 @@ shadow_free (struct shadow *s)
   if (s == NULL)
     return;
   /* The header does not point to what was written. */
-  if (!s->switching && storage_is_regular (s->file) &&
+  if (!s->ahead && !s->switching && storage_is_regular (s->file) &&
       storage_size (s->file) > s->file_size)
     storage_truncate (s->file, s->file_size);
   for (i = 0; i < s->known; i++) {
@@ -172,11 +168,24 @@ new_block (struct shadow *s)
   return b;
 }
 
+/* Reads a block of the file to B.  Ahead, all counts are the highest. */
+static int
+read_block (struct shadow *s, uint64_t index, unsigned char *b)
+{
+  const uint64_t cs = s->h->cluster_size, offset = shadow_old_place (s, index);
+
+  if ((offset & (cs - 1)) != 0 || offset >= s->file_size)
+    return shadow_corrupt (s, "the refcount table at %" PRIu64 " names a block at "
+                           "%" PRIu64, s->h->reftable_offset, offset);
+  if (offset != 0)
+    return storage_read (s->file, b, cs, offset);
+  memset (b, s->ahead ? 0xff : 0, cs);
+  return 0;
+}
+
 int
 shadow_load (struct shadow *s, uint64_t index)
 {
-  const uint64_t cs = s->h->cluster_size;
-  uint64_t offset = 0;
   unsigned char *b;
 
   if (index >= SHADOW_MAX_BLOCKS)
@@ -184,17 +193,10 @@ shadow_load (struct shadow *s, uint64_t index)
                            "can describe", storage_path (s->file));
   if (s->blocks[index].now)
     return 0;
-  if (index < s->table_entries)
-    offset = get64 (s->table[index]) & QCOW2_REFTABLE_OFFSET_MASK;
-  if ((offset & (cs - 1)) != 0 || offset >= s->file_size)
-    return shadow_corrupt (s, "the refcount table at %" PRIu64 " names a block at "
-                           "%" PRIu64, s->h->reftable_offset, offset);
   b = new_block (s);
   if (b == NULL)
     return -1;
-  if (offset == 0)
-    memset (b, 0, cs);
-  else if (storage_read (s->file, b, cs, offset) == -1) {
+  if (read_block (s, index, b) == -1) {
     free (b);
     return -1;
   }
@@ -211,7 +213,7 @@ shadow_touch (struct shadow *s, uint64_t index)
   if (shadow_load (s, index) == -1)
     return -1;
   b = &s->blocks[index];
-  if (b->was)
+  if (b->was || s->ahead)
     return 0;
   b->was = new_block (s);
   if (b->was == NULL)
@@ -233,6 +235,13 @@ set_count (struct shadow *s, uint64_t cluster, uint64_t count)
   refblock_set (s->blocks[index].now, s->h->refcount_order,
                 shadow_within (s, cluster), count);
   return 0;
+}
+
+static int
+unused (struct shadow *s, uint64_t cluster)
+{
+  return shadow_corrupt (s, "the cluster at %" PRIu64 " is in use but its "
+                         "reference count is 0", cluster << s->h->cluster_bits);
 }
 
 static int
@@ -261,9 +270,7 @@ refer (struct shadow *s, uint64_t first, uint64_t n, int by)
     b = s->blocks[index].now;
     i = refblock_refer (b, s->h->refcount_order, from, to, by);
     if (i < to && refblock_get (b, s->h->refcount_order, i) == 0)
-      return shadow_corrupt (s, "the cluster at %" PRIu64 " is in use but its "
-                             "reference count is 0",
-                             (first + (i - from)) << s->h->cluster_bits);
+      return unused (s, first + (i - from));
     if (i < to)
       return too_many_references (s, first + (i - from));
   }
@@ -298,6 +305,50 @@ shadow_claim (struct shadow *s, uint64_t first, uint64_t n)
     if (set_count (s, c, 1) == -1)
       return -1;
   return 0;
+}
+
+/* --- the beginning --- */
+
+/* Drops from a block of the file what was dropped ahead. */
+static int
+catch_up (struct shadow *s, uint64_t index)
+{
+  struct shadow_block *const b = &s->blocks[index];
+  const uint64_t end = UINT64_C (1) << s->block_bits;
+  uint64_t i;
+
+  b->was = new_block (s);
+  if (b->was == NULL || read_block (s, index, b->was) == -1)
+    return -1;
+  s->changed++;
+  i = refblock_drop_as (b->now, b->was, s->h->refcount_order, end);
+  return i == end ? 0 : unused (s, (index << s->block_bits) + i);
+}
+
+int
+shadow_begin (struct shadow *s)
+{
+  const uint64_t bytes = s->h->reftable_clusters * s->h->cluster_size;
+  uint64_t count;
+
+  s->ahead = false;
+  s->file_size = storage_size (s->file);
+  s->end_cursor = div_up (s->file_size, s->h->cluster_size);
+  s->table_entries = bytes / sizeof *s->table;
+  s->table = memory_get (bytes);
+  if (s->table == NULL ||
+      storage_read (s->file, s->table, bytes, s->h->reftable_offset) == -1)
+    return -1;
+  for (uint64_t i = 0; i < s->known; i++)
+    if (s->blocks[i].now && catch_up (s, i) == -1)
+      return -1;
+  /* The header's cluster is always in use.  If its refcount is 0, no refcount is
+   * reliable. */
+  if (shadow_count (s, 0, &count) == -1)
+    return -1;
+  return count > 0 ? 0
+    : shadow_corrupt (s, "the header's cluster at 0 is in use but its reference "
+                      "count is 0");
 }
 
 /* --- free clusters --- */

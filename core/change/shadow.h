@@ -22,6 +22,11 @@ struct shadow;
  * image.  The image is not dirty, and its overlap contains all metadata, including
  * bitmaps.  DISCARD: punch holes into freed clusters.  NULL on error (reported). */
 extern struct shadow *shadow_new (const struct image *, bool discard);
+/* The same in two steps.  Until the second one the image may change: L1 and L2 tables can
+ * be read that do not, and references dropped, nothing else.  After -1 (reported), it can
+ * only be freed. */
+extern struct shadow *shadow_new_ahead (const struct image *, bool discard);
+extern int shadow_begin (struct shadow *);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */
 

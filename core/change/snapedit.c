@@ -19,6 +19,8 @@
  *          cleared in place: until the switch, the active disk does not use those tables.
  * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
  *          COPIED must be set (R7), in copies of its L2 tables.
+ *          What the snapshot names is counted ahead, while clients write: until
+ *          it is deleted, none of its tables changes.
  * empty    The active disk gets an L1 table without entries.  What it shows does not
  *          change, because its backing file has the same contents: so bitmaps stay as
  *          they are.
@@ -43,6 +45,7 @@
 #include <time.h>
 
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/printable.h"
 #include "util/report.h"
 #include "image/snaptable.h"
@@ -60,16 +63,19 @@ struct snapedit {
   struct snaptable table;
   struct be64 *active, *other;  /* L1 tables */
   struct be64 *l2;
+  bool dropped;                 /* the references of the snapshot, ahead */
 };
 
+/* AHEAD: NULL, or what was done before: it is used, or freed. */
 static int
-begin_edit (struct snapedit *e, const struct image *image, bool discard)
+begin_edit (struct snapedit *e, const struct image *image, bool discard,
+            struct shadow *ahead)
 {
   *e = (struct snapedit) {
     .image = image, .h = &image->header, .path = storage_path (image->file),
+    .s = ahead ? ahead : shadow_new (image, discard), .dropped = ahead,
   };
-  e->s = shadow_new (image, discard);
-  if (e->s == NULL)
+  if (e->s == NULL || (ahead && shadow_begin (ahead) == -1))
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
@@ -281,7 +287,7 @@ snapedit_create (const struct image *image, bool discard, const char *name,
 {
   struct snapedit e;
 
-  return end (&e, begin_edit (&e, image, discard) == -1 ? -1
+  return end (&e, begin_edit (&e, image, discard, NULL) == -1 ? -1
               : create (&e, name, also), done);
 }
 
@@ -329,17 +335,20 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   return shadow_commit (e->s, &e->sh);
 }
 
-/* Changes an existing snapshot. */
+/* Changes an existing snapshot.  AHEAD: as for begin_edit. */
 static int
 change_one (const struct image *image, bool discard, const char *name,
-            struct shadow **done, int (*change) (struct snapedit *, const struct snapshot *))
+            struct shadow *ahead, struct shadow **done,
+            int (*change) (struct snapedit *, const struct snapshot *))
 {
   const struct snapshot *snapshot = find (image, name);
   struct snapedit e;
 
-  if (snapshot == NULL)
+  if (snapshot == NULL) {
+    shadow_free (ahead);
     return -1;
-  return end (&e, begin_edit (&e, image, discard) == -1 ? -1
+  }
+  return end (&e, begin_edit (&e, image, discard, ahead) == -1 ? -1
               : change (&e, snapshot), done);
 }
 
@@ -347,7 +356,7 @@ int
 snapedit_apply (const struct image *image, bool discard, const char *name,
                 struct shadow **done)
 {
-  return change_one (image, discard, name, done, apply);
+  return change_one (image, discard, name, NULL, done, apply);
 }
 
 /* --- delete --- */
@@ -382,7 +391,7 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
   const uint64_t n = max64 (1, e->h->l1_entries);
 
   e->active = read_active (e, n);
-  if (e->active == NULL || drop_snapshot (e, snapshot) == -1 ||
+  if (e->active == NULL || (!e->dropped && drop_snapshot (e, snapshot) == -1) ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
       each_table (e, e->active, n, NULL, 0, own_table) == -1)
@@ -397,9 +406,26 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
 
 int
 snapedit_delete (const struct image *image, bool discard, const char *name,
-                 struct shadow **done)
+                 struct shadow *ahead, struct shadow **done)
 {
-  return change_one (image, discard, name, done, delete);
+  return change_one (image, discard, name, ahead, done, delete);
+}
+
+struct shadow *
+snapedit_delete_ahead (const struct image *image, bool discard, const char *name)
+{
+  const struct snapshot *snapshot = find (image, name);
+  struct snapedit e = {
+    .image = image, .h = &image->header, .path = storage_path (image->file),
+  };
+  struct shadow *done = NULL;
+
+  if (snapshot == NULL)
+    return NULL;
+  e.l2 = memory_get (e.h->cluster_size);
+  e.s = e.l2 ? shadow_new_ahead (image, discard) : NULL;
+  end (&e, e.s ? drop_snapshot (&e, snapshot) : -1, &done);
+  return done;
 }
 
 /* --- empty --- */
@@ -429,5 +455,5 @@ snapedit_empty (const struct image *image, bool discard, struct shadow **done)
 {
   struct snapedit e;
 
-  return end (&e, begin_edit (&e, image, discard) == -1 ? -1 : empty (&e), done);
+  return end (&e, begin_edit (&e, image, discard, NULL) == -1 ? -1 : empty (&e), done);
 }

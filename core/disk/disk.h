@@ -148,6 +148,8 @@ struct disk_change {
   /* Is there something for WRITE to do?  If not, the disk need not become writable.
    * NULL: yes. */
   bool (*needs_write) (void *opaque, const struct view *);
+  /* Does beforehand, while clients write, what it can.  NULL: nothing. */
+  void (*prepare) (void *opaque, const struct image *);
   /* The fields of the image agree with the file, and no other thread changes it.  After
    * -1 the image is unchanged, or its health has failed.  NULL: nothing. */
   int (*make) (void *opaque, struct image *);

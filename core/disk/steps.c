@@ -730,6 +730,8 @@ disk_change (struct disk *d, const struct disk_change *c)
   if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
     return -1;
   d->change_began = clock_ms ();
+  if (d->writers > 0 && c->prepare)
+    c->prepare (c->opaque, d->now->image);
   if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1)
     return -1;
   close_gate (d);

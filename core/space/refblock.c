@@ -75,6 +75,38 @@ refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to, int by)
   return from;
 }
 
+/* 1 in each of the counts of a word of eight bytes. */
+static const uint64_t ones[] = {
+  UINT64_MAX, UINT64_MAX / 3, UINT64_MAX / 15, UINT64_MAX / 255, UINT64_MAX / 65535,
+  UINT64_MAX / UINT32_MAX, 1,
+};
+
+/* The highest bit of each count shows whether it borrowed: none did, if the subtraction
+ * of all at once is right.  (Counts of less than 8 bits have any order in a word.) */
+uint64_t
+refblock_drop_as (void *raw, const void *from, unsigned order, uint64_t n)
+{
+  const uint64_t high = ones[order] << ((1 << order) - 1), word = UINT64_C (64) >> order;
+  struct be64 rest, counts;
+  uint64_t i, old, by, new;
+
+  for (i = 0; i < n; i += word) {
+    memcpy (&rest, (char *) raw + i / word * 8, 8);
+    memcpy (&counts, (const char *) from + i / word * 8, 8);
+    old = get64 (counts);
+    by = ~get64 (rest);
+    new = old - by;
+    if (((~old & by) | (~(old ^ by) & new)) & high)
+      break;
+    rest = put64 (new);
+    memcpy ((char *) raw + i / word * 8, &rest, 8);
+  }
+  while (i < n && refblock_get (from, order, i) >= refblock_max (order) -
+         refblock_get (raw, order, i))
+    i++;
+  return i;
+}
+
 /* Words of eight bytes that are looked at in one step. */
 #define LONG 64
 
@@ -84,10 +116,6 @@ refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to, int by)
 static inline bool
 has_zero (const unsigned char *p, unsigned n, unsigned order)
 {
-  static const uint64_t ones[] = {
-    UINT64_MAX, UINT64_MAX / 3, UINT64_MAX / 15, UINT64_MAX / 255, UINT64_MAX / 65535,
-    UINT64_MAX / UINT32_MAX, 1,
-  };
   const uint64_t one = ones[order], high = one << ((1 << order) - 1);
   uint64_t counts, found = 0;
 

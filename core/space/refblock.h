@@ -68,6 +68,10 @@ extern void refblock_set (void *raw, unsigned order, uint64_t i,
  * would become too large.  Returns its index, or TO. */
 extern uint64_t refblock_refer (void *raw, unsigned order, uint64_t from, uint64_t to,
                                 int by);
+/* Lowers each of N counts of FROM, to RAW, by as much as the one in RAW is below the
+ * highest, up to the first that is too low for that.  Returns its index, or N.  (All of
+ * the block: whole words of 8 bytes.) */
+extern uint64_t refblock_drop_as (void *raw, const void *from, unsigned order, uint64_t n);
 /* The first index in [from, to) whose count is 0, or TO if there is none. */
 extern uint64_t refblock_find_zero (const void *raw, unsigned order,
                                     uint64_t from, uint64_t to);

@@ -14,6 +14,31 @@
 #include "space/refblock.h"
 #include "lib/counts-model.h"
 
+/* Without, and with, a count that is too low. */
+static void
+test_drop_as (unsigned order)
+{
+  const uint64_t n = 4096 >> order, max = refblock_max (order);
+  unsigned char from[512], raw[512], want[512];
+  const uint64_t bad = rng_below (&rng, n);
+
+  for (uint64_t i = 0; i < n; i++) {
+    const uint64_t count = rng_next (&rng) & max;
+    const uint64_t by = rng_below (&rng, 2) ? 0 : rng_next (&rng) & max;
+
+    refblock_set (from, order, i, count);
+    refblock_set (raw, order, i, max - min64 (by, count));
+    refblock_set (want, order, i, count - min64 (by, count));
+  }
+  CHECK (refblock_drop_as (raw, from, order, n) == n);
+  CHECK (memcmp (raw, want, sizeof raw) == 0);
+
+  memset (raw, 0xff, sizeof raw);
+  refblock_set (from, order, bad, rng_next (&rng) & (max >> 1));
+  refblock_set (raw, order, bad, max - refblock_get (from, order, bad) - 1);
+  CHECK (refblock_drop_as (raw, from, order, n) == bad);
+}
+
 static void
 test_bits (void)
 {
@@ -50,6 +75,9 @@ test_bits (void)
     refblock_set (raw, order, n - 1, 0);
     CHECK (refblock_find_zero (raw, order, 3, n) == n - 1);
   }
+
+  for (unsigned order = 0; order <= 6; order++)
+    test_drop_as (order);
 
   /* The layout in the file: lowest index in the lowest bits, then big-endian. */
   memset (raw, 0, sizeof raw);
