@@ -9,8 +9,8 @@
 
 cd ours
 
-# Its second half cannot be read, or only late.
-"$NBDKIT" -f -U "$sockdir/bad.sock" -P bad.pid eval get_size='echo 4M' pread='
+# Its end cannot be read, or only late.
+"$NBDKIT" -f -U "$sockdir/bad.sock" -P bad.pid eval get_size='echo 2113536' pread='
   cd '"$PWD"'
   if [ $4 -ge 2097152 ]; then
     while [ ! -e go ]; do touch slow; sleep 0.05; done

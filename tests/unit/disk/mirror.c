@@ -604,7 +604,8 @@ fail_memory (void)
   options.path = path;
   quiet_errors = true;
   move_without_memory (SHORTAGE_NONE);
-  chosen = shortage_choose (&seeds, 60, &n);
+  /* (Threads do not matter here.) */
+  chosen = shortage_choose (&seeds, TRACES_THREADS ? 12 : 60, &n);
   CHECK (n > 10);
   for (size_t i = 0; i < n; i++)
     move_without_memory ((struct shortage) { chosen[i], 1 });
