@@ -197,19 +197,28 @@ put_cut (const char *text, unsigned width)
 }
 
 static void
+print_state (const char *state, FILE *fp)
+{
+  jsontext_put (state, fp);
+  fprintf (fp, "%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+}
+
+/* The state is cut off last. */
+static void
 print_row (const struct row *r, bool wide, FILE *fp)
 {
   char read[READABLE], write[READABLE];
   const char *const reason = jsontext_text (r->image, "reason");
   const char *const state = jsontext_text (r->image, "state");
 
+  if (!wide)
+    print_state (state, fp);
   fprintf (fp, "%7.0f ", r->operations);
   if (wide) {
     fprintf (fp, "%8s %8s %7.3f %4" PRIu64 " %4" PRIu64 " %6" PRIu64 " ",
              readable (r->bytes[READ], read), readable (r->bytes[WRITE], write),
              r->latency * 1000, r->now.running, r->now.clients, r->now.errors);
-    jsontext_put (state, fp);
-    fprintf (fp, "%*s", strlen (state) < STATE ? (int) (STATE - strlen (state)) : 1, "");
+    print_state (state, fp);
   }
   jsontext_put (jsontext_text (r->image, "image"), fp);
   if (*reason) {
@@ -243,6 +252,8 @@ print_lines (const struct row *rows, size_t n, const struct look *now, size_t mo
   const json_t *job;
   size_t i, shown = 0;
 
+  if (!wide)
+    fprintf (fp, "%-*s", STATE, "state");
   fprintf (fp, "%7s ", "req/s");
   if (wide)
     fprintf (fp, "%8s %8s %7s %4s %4s %6s %-*s", "read/s", "write/s", "ms", "run", "conn",

@@ -70,7 +70,13 @@ try:
         subprocess.run([img, "--control", control, "top", "-d", "50", "-n", "1"],
                        stdout=slave, check=True)
         os.close(slave)
-        lines = os.read(master, 65536).decode().splitlines()
+        shown = b""
+        try:
+            while data := os.read(master, 65536):
+                shown += data
+        except OSError:         # the end
+            pass
+        lines = shown.decode().splitlines()
         assert lines[0].startswith("\033[H\033[J"), lines
         lines[0] = lines[0][6:]
         for line in lines:
@@ -84,7 +90,9 @@ try:
     assert len(lines) == 7 and lines[1].split()[-1] == "busy", lines
     assert [line for line in lines if long[:8] in line], lines
     lines = screen(20, 20)
-    assert len(lines) == 7 and lines[1].split()[1:] == ["busy"], lines
+    assert len(lines) == 7 and all(line.startswith("ok ") for line in lines[1:]), lines
+    lines = screen(20, 30)
+    assert lines[1].split()[0] == "ok" and lines[1].split()[2:] == ["busy"], lines
 finally:
     ended = True
     worker.join()
