@@ -226,7 +226,7 @@ read_all (const struct arguments *a, const struct secrets *s, struct amending *m
   unsigned i = 0;
 
   while ((text = next_value (a, &option_amended, &i)))
-    if (key_values_add (&m->kv, text, NULL) == -1)
+    if (key_values_add_options (&m->kv, text) == -1)
       return -1;
   return m->kv.n == 0 ? refuse_amend ("-o is required: what is to change")
     : read_options (&m->kv, s, m);

@@ -325,7 +325,7 @@ newoptions_read (const struct arguments *a, bool raw, const char *backing,
 
   newoptions_default (o);
   while ((text = next_value (a, &option_options, &i)))
-    if (key_values_add (&o->given, text, NULL) == -1)
+    if (key_values_add_options (&o->given, text) == -1)
       return -1;
   for (unsigned k = 0; k < o->given.n; k++)
     if (set (o, &o->given.list[k], raw) == -1)

@@ -275,6 +275,19 @@ key_values_add (struct key_values *kv, const char *text, const char *implied)
   return 0;
 }
 
+int
+key_values_add_options (struct key_values *kv, const char *text)
+{
+  size_t len = strlen (text), end = len;
+
+  while (end > 0 && text[end - 1] == ',')
+    end--;
+  if (len > 0 && (len - end) % 2 == 0)
+    return key_values_add (kv, text, NULL);
+  return report_refusal (EINVAL, "-o '%s': the list of options %s", text,
+                         len == 0 ? "is empty" : "ends with a comma");
+}
+
 const char *
 key_values_get (const struct key_values *kv, const char *key)
 {

@@ -44,6 +44,8 @@ struct key_values { struct key_value *list; unsigned n; };      /* all 0: none *
  * is the value of IMPLIED (unless that is NULL); any other means KEY=on.  -1:
  * reported. */
 extern int key_values_add (struct key_values *, const char *text, const char *implied);
+/* The same for -o, which is not empty, and ends with no comma, as qemu-img has it. */
+extern int key_values_add_options (struct key_values *, const char *text);
 /* The last value of KEY, or NULL.  It belongs to the list. */
 extern const char *key_values_get (const struct key_values *, const char *key);
 /* The same, and from then on key_values_left does not tell of KEY any more. */

@@ -35,6 +35,10 @@ for options in compat=0.10 compat=v2 compat=v3 cluster_size=512 cluster_size=2M 
   both create -f qcow2 -o "$options" options.qcow2 5M
   same_image qcow2 options.qcow2
 done
+for options in "" cluster_size=4k, ,cluster_size=4k lazy_refcounts=on,,, compat=v3,,; do
+  both_status create -f qcow2 -o "$options" list.qcow2 1M
+  [ "$status" = 1 ]
+done
 both create -f qcow2 -o data_file=data.raw,data_file_raw=on data.qcow2 1M
 diff <(cd theirs && facts qcow2 data.qcow2) <(cd ours && facts qcow2 data.qcow2)
 [ "$(stat -c %s ours/data.raw)" = 1048576 ]
