@@ -35,7 +35,7 @@ before ()
 {
   make_files
   # shellcheck disable=SC2016
-  printf '#!/bin/bash\nnbdinfo --size "$1" && echo tested\n' > test
+  printf '#!/bin/bash\nnbdinfo --size "$1" && echo tested\n' > ./test
   chmod +x test
   case "$1" in
     EXAMPLES)

@@ -15,6 +15,7 @@ requires gcc --version
 verify ()
 {
   local flags model="$1"
+  local -a options
 
   shift
   for flags in "-DSAFETY -DNOCLAIM" -DNFAIR=4; do
@@ -22,7 +23,9 @@ verify ()
     spin -DROUNDS=1 "$@" -a "$srcdir/models/$model.pml" > spin.log
     # shellcheck disable=SC2086
     gcc -O1 -w $flags -o pan pan.c
-    ./pan -m400000 $([ "$flags" != -DNFAIR=4 ] || echo -a -f) > pan.log
+    options=(-m400000)
+    if [ "$flags" = -DNFAIR=4 ]; then options+=(-a -f); fi
+    ./pan "${options[@]}" > pan.log
     grep -q 'errors: 0' pan.log && ! grep -q 'max search depth' pan.log || return
   done
 }
