@@ -23,6 +23,7 @@
 #include "util/memory.h"
 #include "util/report.h"
 #include "format/format.h"
+#include "image/health.h"
 #include "change/bitmapedit.h"
 #include "change/edit.h"
 #include "img/change.h"
@@ -51,7 +52,8 @@ change_image (struct imagefile *f, bool chain, int (*fn) (void *opaque, struct d
   if (disk_open (&options, &disk) == -1)
     return -1;
   r = fn (opaque, disk);
-  if (r == 0) {
+  /* (What was changed may not be readable now: that was reported.) */
+  if (r == 0 && health_check (disk_inside (disk).view->image->health) == 0) {
     disk_unlock (disk);
     return disk_close (disk);
   }
