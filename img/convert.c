@@ -29,6 +29,8 @@
 #include "util/report.h"
 #include "util/text.h"
 #include "format/format.h"
+#include "storage/nbduri.h"
+#include "image/filename.h"
 #include "copy/copy.h"
 #include "change/bitmapedit.h"
 #include "img/copytarget.h"
@@ -654,6 +656,35 @@ cache_of_new (const struct arguments *a, const struct imagefile *f)
   return imagefile_cache (a, &option_cache);
 }
 
+/* How many encrypted images of the source's chain are above the one that is to be below
+ * the new image F?  (Another file takes the place of the second one.) */
+static size_t
+encrypted_above (const struct imagefile *f, const char *backing, const struct sources *s)
+{
+  const struct layers *layers = disk_inside (s->ends[0].disk).view->layers;
+  const struct storage_options options = { .lock = false };
+  const bool before = report_silence (true);
+  const char *format;
+  CLEANUP_FREE char *path = filename_of_backing (f->options.path, backing,
+                                                 &f->options.rules, &format);
+  struct storage *there = NULL;
+  unsigned end = 1;
+  size_t n = 0;
+
+  if (path && !nbduri_is (path) && storage_open (path, &options, &there) == 0)
+    for (unsigned i = layers_count (layers) - 1; i > 1; i--)
+      if (storage_same (there, layers_file (layers, i)))
+        end = i;
+  storage_close (there);
+  report_silence (before);
+  for (unsigned i = 0; i < end; i++) {
+    const struct header *header = layers_header (layers, i);
+
+    n += header && header->crypt_method != QCOW2_CRYPT_NONE;
+  }
+  return n;
+}
+
 static int
 open_target (struct wishes *w, struct newoptions *o, const struct secrets *secrets,
              const struct sources *s, struct imagefile *f, struct copytarget *t)
@@ -671,9 +702,8 @@ open_target (struct wishes *w, struct newoptions *o, const struct secrets *secre
   f->options.cache = cache_of_new (a, f);
   if (o->passphrase && imagefile_add_passphrase (f, o->passphrase) == -1)
     return -1;
-  /* Those of the backing file are those below the source. */
-  if (w->layer && imagefile_add_passphrases_below (f, s->files[0], disk_inside (
-        s->ends[0].disk).view->image->header.crypt_method != QCOW2_CRYPT_NONE) == -1)
+  if (w->layer && imagefile_add_passphrases_below (
+        f, s->files[0], encrypted_above (f, o->create.image.backing_file, s)) == -1)
     return -1;
   return copytarget_new (t, f, o, s->size);
 }

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/publicname.h"
@@ -303,17 +304,14 @@ imagefile_add_passphrase (struct imagefile *f, const char *passphrase)
 /* (The last passphrase is for all images below.) */
 int
 imagefile_add_passphrases_below (struct imagefile *f, const struct imagefile *other,
-                                 bool other_is_encrypted)
+                                 size_t above)
 {
   const struct image_secret *s = &other->options.secret;
 
   if (s->passphrase == NULL)
     return 0;
-  if ((!other_is_encrypted || s->nr_more == 0) &&
-      imagefile_add_passphrase (f, s->passphrase) == -1)
-    return -1;
-  for (size_t i = 0; i < s->nr_more; i++)
-    if (imagefile_add_passphrase (f, s->more[i]) == -1)
+  for (size_t i = min64 (above, s->nr_more); i <= s->nr_more; i++)
+    if (imagefile_add_passphrase (f, i == 0 ? s->passphrase : s->more[i - 1]) == -1)
       return -1;
   return 0;
 }

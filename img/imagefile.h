@@ -48,11 +48,10 @@ extern int imagefile_allow_uri (struct imagefile *, const char *uri);
 extern char *imagefile_path (const char *name);
 
 /* The passphrase of the next encrypted image of the chain, from the top; and those of the
- * images below OTHER.  -1: reported. */
+ * chain of OTHER that are below ABOVE encrypted images.  -1: reported. */
 extern int imagefile_add_passphrase (struct imagefile *, const char *passphrase);
 extern int imagefile_add_passphrases_below (struct imagefile *,
-                                            const struct imagefile *other,
-                                            bool other_is_encrypted);
+                                            const struct imagefile *other, size_t above);
 
 /* -1 (reported) if it is raw: raw images do not support WHAT. */
 extern int imagefile_need_qcow2 (const struct imagefile *, const char *what);

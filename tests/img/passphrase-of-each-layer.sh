@@ -68,6 +68,16 @@ for found in "$(opts copy.qcow2 one)" "$(opts layer.qcow2 one three)"; do
   (cd ours && qemu-img compare "${secrets[@]}" --image-opts "$found" "$other")
 done
 
+# Over an image further down.
+luks empty.qcow2 two -b bottom.qcow2 -F qcow2
+luks over.qcow2 one -b empty.qcow2 -F qcow2
+over=$(opts over.qcow2 one two three)
+write 100k 50k 5 "$over"
+(cd ours && img convert "${secrets[@]}" --image-opts -O qcow2 -B bottom.qcow2 -F qcow2 \
+  "$over" short.qcow2)
+(cd ours && qemu-img compare "${secrets[@]}" --image-opts "$(opts short.qcow2 none three)" \
+  "$over")
+
 # Too few, or names of none.
 img_refused 'bottom.qcow2: LUKS: wrong passphrase.*backing.encrypt.key-secret=ID' \
   convert "${secrets[@]}" --image-opts -O raw "$(opts middle.qcow2 two)" x.raw
