@@ -12,7 +12,8 @@
  *
  *     begin     if the image is not written yet: the writer's lock, and what a crash has
  *               left is put in order
- *     prepare   what clients have written becomes durable
+ *     prepare   what the change can do beforehand; what clients have written becomes
+ *               durable
  *     close     requests that change the disk wait at the gate, those inside it end.
  *               Reads go on, and see the generation as it is
  *     settle    everything is durable, and the image is as after the last writer
