@@ -57,6 +57,18 @@ used (void)
   return sum;
 }
 
+static bool
+is_elsewhere (void)
+{
+  return reach_server () || SANITIZED;
+}
+
+bool
+trials_repeat_others (void)
+{
+  return is_elsewhere () && !long_suite ();
+}
+
 unsigned
 trials_run (const char *name, unsigned seconds, unsigned least,
             void (*trial) (struct rng *))
@@ -73,7 +85,7 @@ trials_run (const char *name, unsigned seconds, unsigned least,
   mallopt (M_TRIM_THRESHOLD, 256 << 20);
   images_enter (name);
   /* Over NBD, and with a sanitizer, they repeat what others do. */
-  if (reach_server () || SANITIZED) {
+  if (is_elsewhere ()) {
     seconds = (seconds + 1) / 2;
     least = (least + 1) / 2;
   }

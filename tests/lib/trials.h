@@ -25,6 +25,9 @@ extern unsigned trials_number;
 extern unsigned trials_run (const char *name, unsigned seconds, unsigned least,
                             void (*trial) (struct rng *));
 
+/* Is this the short suite, over NBD or with a sanitizer? */
+extern bool trials_repeat_others (void);
+
 /* May a trial still do its optional parts?  Always true with ITERATIONS, so that trials
  * can be replayed. */
 extern bool trials_time_left (void);
