@@ -5,10 +5,10 @@
  * A random image meets one session after the other (lib/session), and each time something
  * fails at random: an operation on the file, or all that need space, or an allocation, or
  * many.  Over NBD, libnbd also fails to begin requests, as it does when it has no memory
- * for one.  Or several threads work while space comes and goes, and memory is scarce:
- * then each request fails with ENOSPC or ENOMEM only, and succeeds some time.  At last
- * qemu-img finds the image in order, its snapshots as they were, and each change in its
- * bitmap.
+ * for one.  Or the image is read, described or checked (lib/uses).  Or several threads
+ * work while space comes and goes, and memory is scarce: then each request fails with
+ * ENOSPC or ENOMEM only, and succeeds some time.  At last qemu-img finds the image in
+ * order, its snapshots as they were, and each change in its bitmap.
  *
  * (crash/each-failure tries each operation, and not only some.)
  *
@@ -32,11 +32,12 @@
 #include "lib/reach.h"
 #include "lib/session.h"
 #include "lib/trials.h"
+#include "lib/uses.h"
 
 #define SESSIONS 12
 #define MOST 40                 /* allocations to choose from */
 
-static unsigned nr_sessions;
+static unsigned nr_sessions, nr_failed_uses;
 static atomic_uint nr_failed_requests;
 
 /* --- libnbd, which allocates memory for a request when that is begun --- */
@@ -276,6 +277,50 @@ run_session (const struct attempt_image *t, const struct numbers *n, struct rng 
   nr_sessions++;
 }
 
+/* FAILS: anything may, besides memory. */
+static void
+use_once (int (*how) (const struct disk_options *), const struct disk_options *o,
+          struct shortage shortage, bool fails)
+{
+  int r;
+
+  shortage_begin (shortage);
+  r = SHORTAGE_MEETS (how (o));
+  fails |= shortage_end () > 0;
+  if (r == -1 && !fails)
+    FAIL ("use of the image: %s", last_error ());
+  nr_failed_uses += r == -1;
+}
+
+static void
+use (const struct attempt_image *t, struct rng *rng)
+{
+  static int (*const uses[]) (const struct disk_options *) = {
+    use_exports, use_directory, use_description, use_map, use_check,
+  };
+  int (*const how) (const struct disk_options *) = uses[rng_below (rng, 5)];
+  struct disk_options o = t->options;
+  struct fault fault = { .ops = 1 << STORAGE_OP_READ, .err = EIO, .times = 1 };
+  CLEANUP_FREE uint64_t *chosen = NULL;
+  struct attempt r;
+  uint64_t reads;
+  size_t n;
+
+  attempt_prepare (&r, t, "use", 0);
+  o.hooks = simdisk_hooks (r.sim);
+  use_once (how, &o, SHORTAGE_NONE, false);
+  reads = simdisk_operations (r.sim, fault.ops);
+  chosen = shortage_choose (rng, MOST / 2, &n);
+  for (size_t i = 0; i < n; i++)
+    use_once (how, &o, (struct shortage) { chosen[i], 1 }, false);
+  for (unsigned i = 0; i < 4; i++) {
+    fault.after = rng_below (rng, reads);
+    simdisk_fault (r.sim, &fault);
+    use_once (how, &o, SHORTAGE_NONE, true);
+  }
+  attempt_end (&r);
+}
+
 static void
 one_image (struct rng *rng)
 {
@@ -285,6 +330,7 @@ one_image (struct rng *rng)
   quiet_errors = true;          /* they are what we want */
   attempt_make_image (&t, rng);
   count (&t, &n, rng);
+  use (&t, rng);
   for (unsigned i = 0; i < SESSIONS && (i < 5 || trials_time_left ()); i++)
     /* Two who write to one block: whose write found no space, and was it durable? */
     if (rng_below (rng, 8) == 0 && (!reach_shares_blocks () || !reach_writes_durably ()))
@@ -304,9 +350,9 @@ main (void)
 
   shortage_spare (true);
   done = trials_run ("random-failures", 10, 1, one_image);
-  printf ("%u images, %u sessions, %u calls failed in them, %u requests of threads; "
-          "%" PRIu64 " allocations failed; %u power cuts\n", done, nr_sessions,
-          session_failed_calls, nr_failed_requests, shortage_all_failures (),
+  printf ("%u images, %u uses failed, %u sessions, %u calls failed in them, %u requests of "
+          "threads; %" PRIu64 " allocations failed; %u power cuts\n", done, nr_failed_uses,
+          nr_sessions, session_failed_calls, nr_failed_requests, shortage_all_failures (),
           attempt_counts.cuts);
   return 0;
 }
