@@ -129,9 +129,8 @@ make_chain live
 d=$tmp/live
 qemu-img convert -f qcow2 -O raw "$d/a.qcow2" "$d/model.raw"
 start_nbdkit control="$sockdir/qmp" "$d/a.qcow2"
-qemu-io -r -f qcow2 -c 'sleep 600000' "$d/b.qcow2" > /dev/null &
-helper_pids+=($!)
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$!" <<'PY'
+hold_in_qemu_io -r -f qcow2 "$d/b.qcow2"
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$qemu_io" <<'PY'
 import os
 import signal
 import sys

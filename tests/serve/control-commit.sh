@@ -85,10 +85,8 @@ make_chain live 4
 d=$tmp/live
 qemu-img convert -f qcow2 -O raw "$d/b3.qcow2" "$d/model.raw"
 start_nbdkit control="$sockdir/qmp" "$d/b3.qcow2"
-qemu-io -r -f qcow2 -c 'sleep 600000' "$d/b0.qcow2" > /dev/null &
-helper_pids+=($!)
-reader=$!
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$reader" <<'PY'
+hold_in_qemu_io -r -f qcow2 "$d/b0.qcow2"
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$qemu_io" <<'PY'
 import os
 import signal
 import sys

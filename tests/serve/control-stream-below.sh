@@ -100,9 +100,8 @@ def ended():
 PY
 
 start_nbdkit control="$sockdir/qmp" "$d/b4.qcow2"
-qemu-io -r -f qcow2 -c 'sleep 600000' "$d/b3.qcow2" > /dev/null &
-helper_pids+=($!)
-PYTHONPATH="$srcdir/lib:$tmp" "$python" - "$sockdir/qmp" "$uri" "$d" "$!" <<'PY'
+hold_in_qemu_io -r -f qcow2 "$d/b3.qcow2"
+PYTHONPATH="$srcdir/lib:$tmp" "$python" - "$sockdir/qmp" "$uri" "$d" "$qemu_io" <<'PY'
 from live import *
 reader = sys.argv[4]
 writers = Writers(uri, d + "/model.raw", 2).start()
