@@ -76,7 +76,8 @@ def cut_off(*options, call=None, when=1, after=None):
     """Kills it there, or when the manifest says that something was done."""
     strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + call, "-e",
               "inject=%s:signal=KILL:when=%d" % (call, when)] if call else []
-    p = subprocess.Popen(strace + command("-r", "6M", *options))
+    # (Slowly, so that it does not end before it is killed.)
+    p = subprocess.Popen(strace + command("-r", "6M" if call else "4500k", *options))
     if call:
         assert p.wait() in (-9, 137)
     else:
@@ -210,8 +211,10 @@ else:
             why = "its file is not there, or another one"
         elif wrong == "snapshot":
             if sock:
-                c.get("blockdev-snapshot-delete-internal-sync", name=part("a")["bitmap"],
-                      device=device("a"))
+                # (Until the server has noticed that the client is gone.)
+                while "error" in c.ask("blockdev-snapshot-delete-internal-sync",
+                                       name=part("a")["bitmap"], device=device("a")):
+                    time.sleep(0.02)
             else:
                 subprocess.check_call(["qemu-img", "snapshot", "-d", part("a")["bitmap"],
                                        "images/a"])
