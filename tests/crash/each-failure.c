@@ -172,6 +172,14 @@ judge (void *opaque, const struct remains *left)
     survivor_fail (left->file, "%s: the disk has changed", left->when);
 }
 
+static bool
+is_made (void *opaque)
+{
+  const struct trial *t = opaque;
+
+  return t->change->once;
+}
+
 static void
 fail_operation (struct trial *t, unsigned i, const struct fault *fault)
 {
@@ -259,7 +267,7 @@ fail_in_change (const struct each_change *change, struct rng *rng)
   struct trial t = {
     .change = change,
     .power = {
-      .path = images_path (EACHCHANGE_IMAGE), .change = make, .opaque = &t,
+      .path = images_path (EACHCHANGE_IMAGE), .change = make, .is_made = is_made, .opaque = &t,
       .data_path = change->second ? images_path (change->second) : NULL,
       .shortages = how_many (change),
     },

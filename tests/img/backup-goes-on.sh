@@ -5,10 +5,13 @@
 # not read again: the program is killed at several places, the server is killed, too, or there
 # is no space.  The generation shows the disk of the first instant, although clients have
 # written since, and the next one is incremental.  Two disks go on together.
+#
+# Environment: SEED.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_namespace
 . "$srcdir/lib/img.sh"
+. "$srcdir/lib/random.sh"
 requires strace -f -e trace=renameat -e inject=renameat:signal=KILL:when=1 true
 
 cat > steps.py <<'END'
@@ -63,8 +66,11 @@ def command(*options):
             ["small/backups"])
 
 def part(disk):
-    with open(repository(disk) + "/manifest.json") as f:
-        return json.load(f).get("part")
+    text = ""
+    while not text:             # (one that is replaced is emptied)
+        with open(repository(disk) + "/manifest.json") as f:
+            text = f.read()
+    return json.loads(text).get("part")
 
 def reads():
     if not sock:
@@ -201,7 +207,7 @@ else:
     go_on(model, done, "--verify", "-c", kind="incremental")
     begins("incremental", "--keep", "2")
     # What was copied is not there any more, or something else is.
-    for wrong in "file", "snapshot", "options":
+    for wrong in os.environ["WRONG"].split():
         fill()
         cut_off()
         file = repository("a") + "/%06d.qcow2.part" % (backups["a"].list()[-1]["number"] + 1)
@@ -248,31 +254,28 @@ steps ()
   "$python" steps.py "$srcdir/lib" "$IMG" "$@"
 }
 
-for what in live full; do
+sample 1 file snapshot options
+export WRONG="${sample[*]}"
+sample 2 live full two server rest
+for what in "${sample[@]}"; do
   if [ $what = full ]; then begin 40M; else begin; fi
   # (nbdkit before 1.34 aborts if a client with requests in flight is killed, but for -t 1.)
-  start_nbdkit -t 1 -- control="$sockdir/qmp" images/a
-  steps "$sock" "$sockdir/qmp" $what
-  stop_nbdkit
+  case $what in
+    live|full) start_nbdkit -t 1 -- control="$sockdir/qmp" images/a ;;
+    two) start_nbdkit -t 1 -- control="$sockdir/qmp" dir="$PWD/images" ;;
+    server)
+      start_nbdkit control="$sockdir/qmp" bitmap-durable=true images/a
+      steps "$sock" "$sockdir/qmp" server "$nbdkit_pid"
+      wait "$nbdkit_pid" || :
+      start_nbdkit control="$sockdir/qmp" bitmap-durable=true images/a
+      what=restarted ;;
+  esac
+  if [ $what = rest ]; then
+    steps "" "" rest
+    [ "$(qemu-img info images/a | grep -c 'name: backup-')" = 1 ]
+  else
+    steps "$sock" "$sockdir/qmp" $what
+    stop_nbdkit
+  fi
   check_clean images/a
 done
-
-begin
-start_nbdkit -t 1 -- control="$sockdir/qmp" dir="$PWD/images"
-steps "$sock" "$sockdir/qmp" two
-stop_nbdkit
-check_clean images/a
-
-begin
-start_nbdkit control="$sockdir/qmp" bitmap-durable=true images/a
-steps "$sock" "$sockdir/qmp" server "$nbdkit_pid"
-wait "$nbdkit_pid" || :
-start_nbdkit control="$sockdir/qmp" bitmap-durable=true images/a
-steps "$sock" "$sockdir/qmp" restarted
-stop_nbdkit
-check_clean images/a
-
-begin
-steps "" "" rest
-check_clean images/a
-[ "$(qemu-img info images/a | grep -c 'name: backup-')" = 1 ]

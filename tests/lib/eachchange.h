@@ -25,6 +25,8 @@ struct each_change {
   bool huge;                    /* a disk too large to be read as a whole */
   bool stops_anywhere;          /* if it fails, it may leave a part of the change, or
                                    leaks */
+  bool once;                    /* cannot be made again, if it was only after it that
+                                   something failed */
   bool judges;                  /* may call an image corrupt that cannot be read */
   bool repairs;                 /* the image is not in order before */
   bool reads;                   /* it changes nothing */

@@ -63,10 +63,10 @@ sound, images, traces, nbdkit, plugin = sys.argv[1:]
 CPU_SECONDS, MEMORY_KIB = 60, 200000
 # Images, and how serving them ends.
 IMAGES, ENDS = (100, 3) if os.environ.get("QCOW2_TEST_LONG") else (1, 1)
-# What libraries may read, depending on the image: for malloc, for encryption, and for
-# jansson's hash tables (a message hides secrets of a name with json:).
+# What may be read, depending on the image: for malloc, for encryption, for jansson's hash
+# tables (a message hides secrets of a name with json:), and at the end (ownthreads.c).
 LIBRARIES = re.compile("/proc/sys/vm/|/sys/devices/system/cpu/|.*/openssl.cnf$|"
-                       "/dev/urandom$")
+                       "/dev/urandom$|/proc/self/task/")
 ends = []
 
 # The client reads the whole disk, if that is not too large.
