@@ -23,11 +23,12 @@ make_one theirs
 
 start_both a.qcow2 node0
 
-PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
-import sys
+manual="$srcdir/../plugin/nbdkit-qcow2-control.pod"
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" "$manual" <<'PY'
+import re, sys
 from qmp import Both
 
-servers = Both(*sys.argv[1:], negotiate=False)
+servers = Both(*sys.argv[1:3], negotiate=False)
 ours, theirs = servers.clients
 both = servers.ask
 
@@ -260,6 +261,10 @@ print(servers.count, "commands")
 names = [{c["name"] for c in k.get("query-commands")} for k in (ours, theirs)]
 assert names[0] - names[1] == {"x-query-nbd-export", "x-query-statistics"}, \
     names[0] - names[1]
+# The manual has it, too.
+with open(sys.argv[3]) as f:
+    said = set(re.findall(r"B<([a-z_-]+)>", f.read()))
+assert names[0] - said == {"qmp_capabilities"}, names[0] - said
 assert ours.get("quit") == {}
 PY
 await_end "$nbdkit_pid"
