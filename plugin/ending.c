@@ -14,11 +14,13 @@
  *      one SETTLE_MS: nbdkit may not have told the client
  *   2  the server goes on until no request runs, all threads wait (so nbdkit has sent the
  *      answers: ownthreads.c), and nothing is waiting in a connection, or for QUIET_MS.
- *      Then the descriptor of each connection becomes another socket's, from which nbdkit
- *      reads the end, and where answers vanish.  (The connection itself cannot be shut
- *      down under a request: without its receiving side, nbdkit refuses what it has just
- *      read; without the sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if the
- *      client had done so; the last .close brings the disk to rest
+ *      (If clients begin new requests all the time, there may be no such instant.  What
+ *      they had begun before is answered: threads are not looked at.)  Then the descriptor
+ *      of each connection becomes another socket's, from which nbdkit reads the end, and
+ *      where answers vanish.  (The connection itself cannot be shut down under a request:
+ *      without its receiving side, nbdkit refuses what it has just read; without the
+ *      sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if the client had done so;
+ *      the last .close brings the disk to rest
  *   3  when all have gone, or after PATIENCE_MS, nbdkit is told to end
  *
  * A client that connects again (QEMU with reconnect-delay=) sees no error: what was not
@@ -67,6 +69,8 @@
 #define PATIENCE_MS 20000
 #define HANDSHAKE_MS 1000
 #define SETTLE_MS 100
+/* What runs so long after nothing did is new. */
+#define NEW_MS 50
 /* Between two looks at what is left. */
 #define AGAIN_MS 5
 /* A server that is its own client notices after so long that nbdkit is told to end by
@@ -88,9 +92,11 @@ static struct {
   int sink[2];                  /* sockets: [0] reads the end, [1] gets what is written */
   union ownsocket_address listening[MOST_LISTENING];
   unsigned nr_listening;
-  bool may_end;                 /* connections, if all is quiet */
-  bool ends;                    /* now, those that are quiet; otherwise only counts */
+  bool ends;                    /* connections that are quiet; otherwise only counts */
   bool cuts;                    /* the others, too */
+  bool unread;                  /* has a client sent something that was not read? */
+  int64_t calm_ms;              /* when nothing ran, or waited, for the first time; or 0 */
+  bool new;                     /* are there requests that have begun since? */
   unsigned left, own;           /* connections of others, and of the server itself */
 } e = { .quiet = -1, .sink = { -1, -1 } };
 
@@ -165,17 +171,25 @@ stop_listening (void *opaque, int fd, int copy, const union ownsocket_address *o
   e.listening[e.nr_listening++] = *own;
 }
 
+static bool
+is_unread (int fd)
+{
+  int in;
+
+  return ioctl (fd, FIONREAD, &in) == 0 && in > 0;
+}
+
 /* Has the client sent something that was not read, or not taken an answer? */
 static bool
 is_in_use (int fd)
 {
-  int in, out;
+  int out;
 
-  return (ioctl (fd, FIONREAD, &in) == 0 && in > 0) ||
-    (ioctl (fd, SIOCOUTQ, &out) == 0 && out > 0);
+  return is_unread (fd) || (ioctl (fd, SIOCOUTQ, &out) == 0 && out > 0);
 }
 
-/* (A request that comes now may be carried out, and not answered.) */
+/* No request runs, or waits.  (One that comes now may be carried out, and not
+ * answered.) */
 static bool
 is_quiet (int fd)
 {
@@ -203,6 +217,7 @@ end_connection (void *opaque, int fd, int copy, const union ownsocket_address *o
     return;
   }
   e.left++;
+  e.unread |= is_unread (copy);
   if (e.ends && (e.cuts || is_quiet (copy)) && is_same (fd, copy) &&
       dup2 (e.sink[0], fd) != -1)
     shutdown (copy, SHUT_RDWR);         /* a thread may wait for input */
@@ -232,7 +247,7 @@ static bool
 end_quiet_connections (void)
 {
   e.left = e.own = 0;
-  e.ends = e.cuts || (e.may_end && ownthreads_sleep (e.server.is_busy));
+  e.unread = false;
   ownsockets_each (end_connection, NULL, false);
   drop_answers ();
   return e.left == 0 && *e.server.open <= e.own;
@@ -247,6 +262,16 @@ any_begins (int64_t now)
 }
 
 static void
+notice_new_requests (int64_t now)
+{
+  const bool calm = !e.unread && !e.server.is_busy ();
+
+  if (calm && e.calm_ms == 0)
+    e.calm_ms = now;
+  e.new |= !calm && e.calm_ms > 0 && now >= e.calm_ms + NEW_MS;
+}
+
+static void
 end_connections (void)
 {
   const int64_t begin = clock_ms ();
@@ -254,14 +279,16 @@ end_connections (void)
   ownsockets_each (stop_listening, NULL, true);
   /* Its poll still waits for the sockets.  (plugin.c has a handler.) */
   pthread_kill (e.main, SIGXFSZ);
-  e.may_end = e.cuts = false;
+  e.ends = e.cuts = e.new = false;
+  e.calm_ms = 0;
   while (clock_ms () < begin + HANDSHAKE_MS && any_begins (clock_ms ()))
     pause_between_looks ();
-  for (e.may_end = true; !e.stop && clock_ms () < begin + PATIENCE_MS;
-       pause_between_looks ()) {
+  for (; !e.stop && clock_ms () < begin + PATIENCE_MS; pause_between_looks ()) {
     e.cuts = clock_ms () >= begin + QUIET_MS;
+    e.ends = e.cuts || e.new || ownthreads_sleep (e.server.is_busy);
     if (end_quiet_connections ())
       return;
+    notice_new_requests (clock_ms ());
   }
 }
 
