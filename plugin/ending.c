@@ -14,13 +14,13 @@
  *      one SETTLE_MS: nbdkit may not have told the client
  *   2  the server goes on until no request runs, all threads wait (so nbdkit has sent the
  *      answers: ownthreads.c), and nothing is waiting in a connection, or for QUIET_MS.
- *      (If clients begin new requests all the time, there may be no such instant.  What
- *      they had begun before is answered: threads are not looked at.)  Then the descriptor
- *      of each connection becomes another socket's, from which nbdkit reads the end, and
- *      where answers vanish.  (The connection itself cannot be shut down under a request:
- *      without its receiving side, nbdkit refuses what it has just read; without the
- *      sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if the client had done so;
- *      the last .close brings the disk to rest
+ *      (If clients begin new requests all the time, there may be no such instant; but
+ *      what they had begun before is answered, and threads are not looked at.)  Then the
+ *      descriptor of each connection becomes another socket's, from which nbdkit reads
+ *      the end, and where answers vanish.  (The connection itself cannot be shut down
+ *      under a request: without its receiving side, nbdkit refuses what it has just read;
+ *      without the sending side, nbdkit 1.32 aborts.)  So nbdkit ends it as if the client
+ *      had done so; the last .close brings the disk to rest
  *   3  when all have gone, or after PATIENCE_MS, nbdkit is told to end
  *
  * A client that connects again (QEMU with reconnect-delay=) sees no error: what was not
@@ -95,7 +95,7 @@ static struct {
   bool ends;                    /* connections that are quiet; otherwise only counts */
   bool cuts;                    /* the others, too */
   bool unread;                  /* has a client sent something that was not read? */
-  int64_t calm_ms;              /* when nothing ran, or waited, for the first time; or 0 */
+  int64_t calm_ms;              /* when nothing ran, or waited, for the first time */
   bool new;                     /* are there requests that have begun since? */
   unsigned left, own;           /* connections of others, and of the server itself */
 } e = { .quiet = -1, .sink = { -1, -1 } };
