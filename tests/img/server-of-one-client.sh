@@ -15,7 +15,7 @@ qemu-img convert -f qcow2 -O raw far model
 truncate -s 8M far
 qemu-nbd -t -k "$sockdir/far" -f raw far &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/far"
+await -p "$!" listens "$sockdir/far"
 uri="nbd+unix:///?socket=$sockdir/far"
 
 "$IMG" info "$uri"

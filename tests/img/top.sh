@@ -141,7 +141,7 @@ for line in c:
     say({"return": answers.get(json.loads(line)["execute"], [])})
 PY
 helper_pids+=($!)
-await test -S "$sockdir/fake.qmp"
+await listens "$sockdir/fake.qmp"
 "$IMG" --control "$sockdir/fake.qmp" top -d 1 > "$tmp/said"
 cat -v "$tmp/said"
 [ "$(grep -c ']0;x' "$tmp/said")" = 2 ]

@@ -290,6 +290,13 @@ kill9_nbdkit ()
   unset "server_pid[$name]"
 }
 
+# listens SOCKET: does a server wait for clients there?  (A moment before that, only the
+# file is there.)
+listens ()
+{
+  grep -q " 00010000 .* $1\$" /proc/net/unix
+}
+
 # await_end PID: until this process has ended.
 await_end ()
 {
@@ -303,7 +310,7 @@ start_storage_daemon ()
     --monitor chardev=c,mode=control "$@" &
   storage_daemon=$!
   helper_pids+=("$storage_daemon")
-  await -p "$storage_daemon" test -S "$sockdir/t.qmp"
+  await -p "$storage_daemon" listens "$sockdir/t.qmp"
 }
 
 end_storage_daemon ()
@@ -350,7 +357,7 @@ start_target ()
     pwrite="$hold"' [ ! -e "$tmp"/full ] || { cat >/dev/null; echo ENOSPC full >&2; exit 1; }
       dd of="$tmp"/copy.raw conv=notrunc oflag=seek_bytes seek=$4' flush="$hold" &
   helper_pids+=($!)
-  await -p $! test -S "$sockdir/target"
+  await -p $! listens "$sockdir/target"
 }
 
 # Is the server still running?

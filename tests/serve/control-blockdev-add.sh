@@ -31,7 +31,7 @@ start_both_served a.qcow2 node0
 truncate -s 8M "$tmp/n.raw"
 qemu-nbd -f raw -t -k "$sockdir/n.nbd" -e 9 -x the-disk "$tmp/n.raw" &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/n.nbd"
+await -p "$!" listens "$sockdir/n.nbd"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$tmp" <<'PY'
 import subprocess

@@ -20,7 +20,7 @@ serve_failing ()
   "$NBDKIT" --exit-with-parent -f -U "$sockdir/$1" --filter=error file "$d/$1" \
     error-file="$d/fail-$1" "${@:2}" </dev/null &
   helper_pids+=($!)
-  await -p $! test -S "$sockdir/$1"
+  await -p $! listens "$sockdir/$1"
 }
 uri_of () { echo "nbd+unix:///?socket=$sockdir/$1"; }
 

@@ -16,11 +16,11 @@ truncate -s 16M "$tmp/copy.raw"
 qemu-nbd -t -f raw -k "$sockdir/target" -x "" "$tmp/copy.raw" &
 target="$!"
 helper_pids+=("$target")
-await -p "$target" test -S "$sockdir/target"
+await -p "$target" listens "$sockdir/target"
 nbdkit -f -U "$sockdir/slow" --filter=delay memory 16M delay-write=3ms &
 slow="$!"
 helper_pids+=("$slow")
-await -p "$slow" test -S "$sockdir/slow"
+await -p "$slow" listens "$sockdir/slow"
 start_nbdkit control="$sockdir/qmp" "$tmp/a.qcow2"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$uri" "$target" "$slow" <<'PY'

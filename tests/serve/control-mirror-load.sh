@@ -29,12 +29,12 @@ truncate -s 8M "$d/full.raw"
 
 nbdkit --exit-with-parent -f -U "$sockdir/far" file "$d/far.qcow2" &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/far"
+await -p "$!" listens "$sockdir/far"
 nbdkit --exit-with-parent -f -U "$sockdir/full" --filter=error file "$d/full.raw" \
   error=ENOSPC error-pwrite-rate=100% error-zero-rate=100% error-trim-rate=100% \
   error-file="$tmp/no-space" &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/full"
+await -p "$!" listens "$sockdir/full"
 start_nbdkit control="$sockdir/qmp" "$d/a.qcow2"
 
 cat > "$tmp/load.py" <<'PY'

@@ -220,7 +220,7 @@ truncate -s 8M "$tmp/targets/copy.raw" "$tmp/targets/used.raw"
 qemu-img create -q -f qcow2 "$tmp/targets/t.qcow2" 8M
 qemu-nbd -f raw -t -k "$sockdir/used.nbd" "$tmp/targets/used.raw" &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/used.nbd"
+await -p "$!" listens "$sockdir/used.nbd"
 printf secret > "$tmp/secret"
 qemu-img create -q -f qcow2 --object secret,id=s,file="$tmp/secret" \
   -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 "$tmp/e.qcow2" 8M

@@ -13,7 +13,7 @@ make_image "$tmp/a.qcow2" 8M
 truncate -s 8M "$tmp/other.raw"
 qemu-nbd -f raw -t -k "$sockdir/other.sock" "$tmp/other.raw" &
 helper_pids+=("$!")
-await -p "$!" test -S "$sockdir/other.sock"
+await -p "$!" listens "$sockdir/other.sock"
 start_nbdkit control="$sockdir/qmp" "$tmp/a.qcow2"
 ln -s main.sock "$sockdir/link.sock"
 

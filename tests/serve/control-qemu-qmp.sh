@@ -88,7 +88,7 @@ truncate -s 16M "$d/full.raw"
 nbdkit --exit-with-parent -f -U "$sockdir/full" --filter=error file "$d/full.raw" \
   error=ENOSPC error-pwrite-rate=100% error-zero-rate=100% error-trim-rate=100% &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/full"
+await -p "$!" listens "$sockdir/full"
 start_nbdkit control="$qmp" "$d/new.qcow2"
 "$package/python" - "$qmp" "$sockdir/full" "$d/moved.qcow2" "$d/top.qcow2" <<'PY'
 import asyncio

@@ -73,7 +73,7 @@ qemu-img create -q -f qcow2 "$d/far.qcow2" 64M
 truncate -s 128M "$d/far.qcow2"         # NBD exports do not grow
 nbdkit --exit-with-parent -f -U "$sockdir/far" file "$d/far.qcow2" &
 helper_pids+=($!)
-await -p "$!" test -S "$sockdir/far"
+await -p "$!" listens "$sockdir/far"
 
 PYTHONPATH="$srcdir/lib" "$python" - "$NBDKIT" "$PLUGIN" "$sockdir" "$tmp" "$guest" <<'PY'
 import os

@@ -110,6 +110,6 @@ s.listen(5)
 time.sleep(1000)
 END
 helper_pids+=($!)
-await -p $! test -e "$sockdir/silent.sock"
+await -p $! listens "$sockdir/silent.sock"
 refused 'cannot connect: no answer in time' "nbd+unix:///?socket=$sockdir/silent.sock" \
   connect-timeout=1

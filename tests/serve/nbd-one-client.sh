@@ -44,7 +44,7 @@ truncate -s 12M "$tmp/full"
 qemu-nbd -f raw --persistent -k "$sockdir/full.sock" "$tmp/full" &
 qemu=$!
 helper_pids+=("$qemu")
-await -p "$qemu" test -S "$sockdir/full.sock"
+await -p "$qemu" listens "$sockdir/full.sock"
 start_nbdkit "nbd+unix:///?socket=$sockdir/full.sock" lock=false connect-timeout=3600
 nbdsh_run -c - <<'PY'
 import errno

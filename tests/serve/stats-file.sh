@@ -33,7 +33,7 @@ start_nbdkit file="$img" stats="$file" l2-cache=16M
 "$python" - "$file" "$tmp/stop" > "$tmp/reader" <<'PY' &
 import json, os, sys
 n = 0
-while not os.path.exists(sys.argv[2]):
+while n == 0 or not os.path.exists(sys.argv[2]):
     json.load(open(sys.argv[1]))
     n += 1
 print(n)

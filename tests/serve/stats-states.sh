@@ -134,7 +134,7 @@ truncate -s 4M "$tmp/far.qcow2"
 "$NBDKIT" --exit-with-parent -f -U "$sockdir/far.sock" --filter=error file \
   "$tmp/far.qcow2" error=EIO error-pwrite-rate=100% error-pwrite-file="$tmp/fails" &
 helper_pids+=($!)
-await test -S "$sockdir/far.sock"
+await listens "$sockdir/far.sock"
 start_nbdkit lock=false "nbd+unix:///?socket=$sockdir/far.sock" stats="$tmp/stats" \
   log="$tmp/log"
 "$python" - "$sock" "$tmp/fails" <<'PY'
