@@ -417,6 +417,26 @@ print (const struct repository *r, char **text, size_t *len)
   return bad ? no_memory (r) : 0;
 }
 
+/* Nobody knows whether the file was replaced: what it says counts, lest a file be removed
+ * that it names. */
+static void
+read_again (struct repository *r)
+{
+  KEEP_ERRNO_FOR_BLOCK;
+  json_t *const before = r->manifest;
+  const bool silent = report_silence (true);
+
+  r->manifest = NULL;
+  if (read_manifest (r) == 0)
+    json_decref (before);
+  else {
+    json_decref (r->manifest);
+    r->manifest = before;
+  }
+  report_silence (silent);
+}
+
+/* -1: the manifest is what the file has, the one before or this one. */
 static int
 save (struct repository *r)
 {
@@ -431,22 +451,17 @@ save (struct repository *r)
       storage_write (newfile_file (f), text, len, 0) == 0)
     result = newfile_publish (f);
   newfile_end (f);
+  if (result == -1)
+    read_again (r);
   return result;
 }
 
-/* With LIST in place of that in the manifest, which it frees.  -1: the manifest is as it
- * was. */
+/* With LIST in place of that in the manifest, which it frees. */
 static int
 save_list (struct repository *r, json_t *list)
 {
-  json_t *before = json_incref (generations (r));
-  int result = list && json_object_set_new (r->manifest, "generations", list) == 0
-    ? save (r) : no_memory (r);
-
-  if (result == -1)
-    json_object_set (r->manifest, "generations", before);
-  json_decref (before);
-  return result;
+  return list && json_object_set_new (r->manifest, "generations", list) == 0 ? save (r)
+    : no_memory (r);
 }
 
 /* What is known of the file.  false: ENOMEM (not reported). */
