@@ -383,15 +383,15 @@ flushes_fail (bool fail)
 }
 
 /* A flush that failed once may have been about any writes (R9): also if it is part of a
- * durable write, because the server has no FUA, or of closing a connection. */
+ * durable write, which the server (FUA native) or we ourselves (none) make so, or of
+ * closing a connection. */
 static void
-test_failed_flush (void)
+test_failed_flush (const char *fua)
 {
   static const struct storage_link_options link = STORAGE_LINK_DEFAULTS;
   char *size, *pread, *pwrite;
   const char *arguments[] = {
-    "eval", "can_write=exit 0", "can_flush=exit 0", "can_fua=echo none", NULL, NULL, NULL,
-    NULL, NULL
+    "eval", "can_write=exit 0", "can_flush=exit 0", fua, NULL, NULL, NULL, NULL, NULL
   };
   const struct iovec iov = { "x", 1 };
   struct storage *s;
@@ -399,8 +399,9 @@ test_failed_flush (void)
   CHECK (asprintf (&size, "get_size=stat -c %%s %s", file_path) > 0);
   CHECK (asprintf (&pread, "pread=dd if=%s iflag=skip_bytes,count_bytes skip=$4 count=$3 "
                    "status=none", file_path) > 0);
-  CHECK (asprintf (&pwrite, "pwrite=dd of=%s oflag=seek_bytes conv=notrunc seek=$4 "
-                   "status=none", file_path) > 0);
+  CHECK (asprintf (&pwrite, "pwrite=if [ -e %s.fail ] && [ \"$5\" = fua ]; then "
+                   "echo EIO no >&2; exit 1; fi; dd of=%s oflag=seek_bytes conv=notrunc "
+                   "seek=$4 status=none", file_path, file_path) > 0);
   arguments[5] = size;
   arguments[6] = pread;
   arguments[7] = pwrite;
@@ -448,7 +449,8 @@ prepare_trial (struct rng *rng)
     CHECK (fd >= 0 && ftruncate (fd, SIZE) == 0 && close (fd) == 0);
     test_gone ();
     test_shrunk ();
-    test_failed_flush ();
+    test_failed_flush ("can_fua=echo none");
+    test_failed_flush ("can_fua=echo native");
   }
   run_trial (rng);
 }
