@@ -245,7 +245,7 @@ make_bitmaps (struct change *c, const struct image *image, bool discard)
   if (s == NULL)
     return -1;
   shadow_get_header (s, &sh);
-  shadow_stay_near (s, sh.nr_bitmaps > 0 ? sh.bitmaps_offset : storage_size (image->file));
+  shadow_stay_near (s, sh.nr_bitmaps > 0 ? sh.bitmaps_offset : UINT64_MAX);
   r = change_bitmaps (c, image, s, &sh) == -1 ? -1 : shadow_commit (s, &sh);
   if (r == 0)
     c->done = s;

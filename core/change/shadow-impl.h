@@ -84,6 +84,9 @@ extern int shadow_touch (struct shadow *, uint64_t index);
 /* Like shadow_take, but takes no clusters. */
 extern int shadow_find (struct shadow *, uint64_t n, uint64_t from,
                         uint64_t *first);
+/* One past the last cluster in use, now or (BEFORE) before the change.  UINT64_MAX if it
+ * is not known. */
+extern uint64_t shadow_end (struct shadow *, bool before);
 /* Sets the refcounts of free clusters to 1. */
 extern int shadow_claim (struct shadow *, uint64_t first, uint64_t n);
 

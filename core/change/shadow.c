@@ -110,15 +110,6 @@ shadow_new (const struct image *image, bool discard)
 }
 
 void
-shadow_stay_near (struct shadow *s, uint64_t host)
-{
-  const uint64_t cluster = host >> s->h->cluster_bits;
-
-  if (storage_is_regular (s->file))
-    s->cursor = cluster - min64 (cluster, NEAR);
-}
-
-void
 shadow_free (struct shadow *s)
 {
   KEEP_ERRNO_FOR_BLOCK;
@@ -373,6 +364,38 @@ is_counted (const struct shadow *s, uint64_t index)
 {
   return s->blocks[index].now != NULL ||
     (index < s->table_entries && s->table[index].be != 0);
+}
+
+uint64_t
+shadow_end (struct shadow *s, bool before)
+{
+  const struct shadow_block *b;
+  uint64_t i, n;
+
+  for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
+    if (s->blocks[i].now == NULL && shadow_old_place (s, i) == 0)
+      continue;
+    if (shadow_load (s, i) == -1)
+      return UINT64_MAX;
+    b = &s->blocks[i];
+    n = refblock_end (before && b->was ? b->was : b->now, s->h->refcount_order,
+                      s->h->cluster_size);
+    if (n > 0)
+      return (i << s->block_bits) + n;
+  }
+  return UINT64_MAX;
+}
+
+void
+shadow_stay_near (struct shadow *s, uint64_t host)
+{
+  uint64_t end, cluster;
+
+  if (!storage_is_regular (s->file))
+    return;
+  end = shadow_end (s, false);
+  cluster = end == UINT64_MAX ? 0 : min64 (host >> s->h->cluster_bits, end);
+  s->cursor = cluster - min64 (cluster, NEAR);
 }
 
 int

@@ -30,9 +30,10 @@ extern int shadow_begin (struct shadow *);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */
 
-/* Has free clusters looked for not from the beginning, but near HOST (perhaps the end of
- * the file): what a change has freed there, the next one finds, and most refcounts need
- * not be read.  (Behind a file there is always space.  Elsewhere this does nothing.) */
+/* Has free clusters looked for not from the beginning, but near HOST, or near the end of
+ * what is in use, if that is before: what a change has freed there, the next one finds,
+ * and most refcounts need not be read.  (Behind a file there is always space.  Elsewhere
+ * this does nothing.) */
 extern void shadow_stay_near (struct shadow *, uint64_t host);
 
 /* Reports an inconsistency of the image, sets errno to EUCLEAN and returns -1. */

@@ -298,28 +298,6 @@ free_runs (struct shadow *s, struct alloc *alloc, uint64_t end)
   free_run (s, alloc, &run);
 }
 
-/* One past the last cluster in use, now or (BEFORE) before the change.  UINT64_MAX if it
- * is not known. */
-static uint64_t
-find_end (struct shadow *s, bool before)
-{
-  const struct shadow_block *b;
-  uint64_t i, n;
-
-  for (i = max64 (s->known, s->table_entries); i-- > 0; ) {
-    if (s->blocks[i].now == NULL && shadow_old_place (s, i) == 0)
-      continue;
-    if (shadow_load (s, i) == -1)
-      return UINT64_MAX;
-    b = &s->blocks[i];
-    n = refblock_end (before && b->was ? b->was : b->now, s->h->refcount_order,
-                      s->h->cluster_size);
-    if (n > 0)
-      return (i << s->block_bits) + n;
-  }
-  return UINT64_MAX;
-}
-
 /* Clusters past the last one that had a refcount are kept: if refcounts are wrong, they
  * may contain data, which a repair can still save. */
 void
@@ -332,8 +310,8 @@ shadow_release (struct shadow *s, struct alloc *alloc)
 
   if (!s->counts)
     return;
-  end = find_end (s, false);
-  if (end < old && find_end (s, true) < old)
+  end = shadow_end (s, false);
+  if (end < old && shadow_end (s, true) < old)
     end = old;
   end = min64 (end, clusters);
   if (alloc)
