@@ -71,7 +71,7 @@ cd ..
 
 said '^[^ ]* compat=7: must be' amend -o compat=7 disk.qcow2
 said 'a power of two' amend -o refcount_bits=3 disk.qcow2
-said 'an option without a name' amend -o , disk.qcow2
+said 'the list of options ends with a comma' amend -o , disk.qcow2
 said 'version 3: add compat=1.1' amend -o compat=0.10,lazy_refcounts=on disk.qcow2
 said 'only a new image' amend -o data_file_raw=on disk.qcow2
 keys ()
