@@ -485,7 +485,9 @@ open_target (struct backup *b, const struct backupcopy *c, struct imagefile *f,
     if (b->done == 0)
       unlink (b->part);         /* of it nothing is known */
     r = backupcopy_open (c, t, f, o, b->g.size);
-    b->useless = r == -1 && errno != ENOSPC && errno != EDQUOT && errno != EINTR;
+    /* (A raw file that was there needs no space: it has become smaller.) */
+    b->useless = r == -1 && (errno != ENOSPC || (f->raw && b->done > 0)) &&
+      errno != EDQUOT && errno != EINTR;
     b->inode = inode_of (b->part);
     return r;
   }

@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# If the file of a backup that was cut off is damaged, so that the next backup cannot go on with
+# it, that one fails, but no other: they begin anew.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/img.sh"
+requires strace -f -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=1 true
+
+for format in raw qcow2; do
+  qemu-img create -q -f qcow2 a.qcow2 48M
+  qemu-io -f qcow2 -c 'write -P 1 0 48M' a.qcow2
+  # When the manifest is to name the complete generation.
+  strace -f -qq -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=2 \
+    "$IMG" backup -q -r 6M -O $format a.qcow2 backups || :
+  grep '"done": [1-9]' backups/manifest.json
+  : > backups/000001.$format.part
+  if img backup -q -O $format a.qcow2 backups; then fail "went on with an empty file"; fi
+  img backup -q -O $format a.qcow2 backups
+  img restore backups restored.raw
+  qemu-img compare -f qcow2 -F raw a.qcow2 restored.raw
+  rm -r a.qcow2 backups restored.raw
+done
