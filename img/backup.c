@@ -113,6 +113,7 @@ struct backup {
   struct backupend changes;     /* ... and of that what the base has recorded */
   uint64_t done;                /* of the copy: what is before that is durable */
   uint64_t inode;               /* of its file */
+  uint64_t changed;             /* bytes, up to the instant, by the base */
   bool goes_on;                 /* an earlier backup began it */
   bool useless;                 /* and no later one can go on with it */
   char *part;                   /* its file, until it is complete; NULL in place */
@@ -361,6 +362,29 @@ take_instant (struct backup *all, unsigned n)
   return r;
 }
 
+/* How many bytes have changed up to INSTANT, says BASE? */
+static int
+count_changes (const struct backup *b, const char *base, const char *instant,
+               uint64_t *bytes)
+{
+  CLEANUP_FREE char *name = text_new ("bitmap:%s@%s", base, instant);
+  struct backupend changes = { .end.size = 0 };
+  struct storage_holes known;
+  struct extent x;
+  int r = name == NULL ? no_memory (b) : backupend_open (b->disk, name, true, &changes);
+
+  *bytes = 0;
+  storage_holes_begin (&known, false);
+  for (uint64_t at = 0; r == 0 && at < changes.end.size; at += x.len) {
+    x = (struct extent) { changes.end.size - at, EXTENT_DATA };
+    r = changes.end.ops->extent (&changes.end, at, &x, &known);
+    x.len = min64 (x.len, changes.end.size - at);
+    *bytes += x.type == EXTENT_HOLE ? 0 : x.len;
+  }
+  backupend_close (&changes);
+  return r;
+}
+
 /* --- 3, the copy --- */
 
 /* The manifests get to know how far all are, so that the next backup can go on with all
@@ -379,6 +403,7 @@ settle (void *opaque, uint64_t before, uint64_t copied)
       .instant = one->instant, .base = one->why_full ? NULL : one->base, .date = one->date,
       .disks = one->disks, .raw = wants_raw (one), .done = one->done,
       .bytes = one->g.bytes + (one == b ? copied : 0), .inode = one->inode,
+      .changed = one->changed,
     };
 
     if ((was.instant == NULL || was.done < one->done) &&
@@ -669,6 +694,18 @@ is_common (const struct backup *b, const struct repository_part *p)
     strcmp (strrchr (first, '-') ?: "", strrchr (p->instant, '-') ?: "") == 0;
 }
 
+/* A disk that has another size now, or had meanwhile, has taken marks from the bitmap. */
+static bool
+has_lost_changes (const struct backup *b, const struct repository_part *p)
+{
+  const bool before = report_silence (true);
+  uint64_t bytes;
+  const int r = count_changes (b, p->base, p->instant, &bytes);
+
+  report_silence (before);
+  return r == -1 || bytes != p->changed;
+}
+
 /* (A full backup may be one that --full has asked for earlier.) */
 static const char *
 judge_part (const struct backup *b, const struct repository_part *p)
@@ -686,7 +723,8 @@ judge_part (const struct backup *b, const struct repository_part *p)
     : p->base && judge (b) ? judge (b)
     : p->raw != raw ? "another format is wanted"
     : p->done > 0 && (path == NULL || inode_of (path) != p->inode)
-    ? "its file is not there, or another one" : NULL;
+    ? "its file is not there, or another one"
+    : p->base && has_lost_changes (b, p) ? "the disk had another size meanwhile" : NULL;
 }
 
 /* Can the backup go on that was cut off?  Of all disks, or of none. */
@@ -715,6 +753,7 @@ go_on (struct backup *b)
   b->goes_on = b->taken = true;
   b->done = p.done;
   b->inode = p.inode;
+  b->changed = p.changed;
   b->g.bytes = p.bytes;
   snprintf (b->instant, sizeof b->instant, "%s", p.instant);
   snprintf (b->date, sizeof b->date, "%s", p.date);
@@ -778,6 +817,9 @@ back_up (struct backup *all, unsigned n)
       r = begin_anew (&all[i]);
     if (r == 0)
       r = take_instant (all, n);
+    for (unsigned i = 0; r == 0 && i < n; i++)
+      if (all[i].why_full == NULL)
+        r = count_changes (&all[i], all[i].base, all[i].instant, &all[i].changed);
   }
   for (unsigned i = 0; r == 0 && i < n; i++)
     r = copy (&all[i]);

@@ -246,6 +246,7 @@ repository_get_part (const struct repository *r)
     .date = text_of (p, "date"), .disks = number_of (p, "disks"),
     .raw = json_is_true (json_object_get (p, "raw")), .done = number_of (p, "done"),
     .bytes = number_of (p, "bytes"), .inode = number_of (p, "inode"),
+    .changed = number_of (p, "changed"),
   };
 }
 
@@ -548,7 +549,7 @@ repository_set_part (struct repository *r, const struct repository_part *p)
     { "bitmap", jsontext_string (p->instant) }, { "date", jsontext_string (p->date) },
     { "disks", jsontext_number (p->disks) }, { "raw", json_boolean (p->raw) },
     { "done", jsontext_number (p->done) }, { "bytes", jsontext_number (p->bytes) },
-    { "inode", jsontext_number (p->inode) });
+    { "inode", jsontext_number (p->inode) }, { "changed", jsontext_number (p->changed) });
 
   if (p->base)
     x = jsontext_add (x, { "base", jsontext_string (p->base) });

@@ -68,6 +68,7 @@ struct repository_part {
   uint64_t done;                /* so many bytes of the disk are durable in the file */
   uint64_t bytes;               /* that were copied for it */
   uint64_t inode;               /* of the file */
+  uint64_t changed;             /* BASE: bytes that it says to have changed */
 };
 /* How many there are, from the oldest (0) to the newest. */
 extern unsigned repository_count (const struct repository *);
