@@ -2,7 +2,7 @@
  *
  * For LD_PRELOAD: a second of processor time passes at each look at that of a thread.
  *
- * To choose the iterations of PBKDF2, qemu-img measures for seconds how many it can do;
+ * To choose the iterations of PBKDF2, QEMU measures for seconds how many it can do;
  * and it refuses if its measurement took no time, as may be where the kernel counts in
  * ticks.  Thus it chooses the fewest that it allows, at once.
  */
