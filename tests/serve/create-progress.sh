@@ -31,7 +31,7 @@ PY
 }
 
 # The seconds are those of finding out how fast the machine is.
-slow=(encrypt=luks iter-time=800 passphrase=x preallocation=full)
+slow=(encrypt=luks iter-time=2000 passphrase=x preallocation=full)
 on_terminal slow.qcow2 create=64M "${slow[@]}" | tee out
 grep -Eq "create: +[0-9]+ %, [0-9]+ MiB written" out
 grep -q '\\r\\x1b\[K.$' out
