@@ -165,15 +165,21 @@ is_flag (const json_t *bitmap, const char *flag)
 }
 
 static const json_t *
-find_bitmap (const struct backup *b, const char *name)
+find_named (const json_t *list, const char *name)
 {
-  const json_t *bitmap;
+  const json_t *one;
   size_t i;
 
-  json_array_foreach (b->disk->bitmaps, i, bitmap)
-    if (strcmp (jsontext_text (bitmap, "name"), name) == 0)
-      return bitmap;
+  json_array_foreach (list, i, one)
+    if (strcmp (jsontext_text (one, "name"), name) == 0)
+      return one;
   return NULL;
+}
+
+static const json_t *
+find_bitmap (const struct backup *b, const char *name)
+{
+  return find_named (b->disk->bitmaps, name);
 }
 
 /* Has what was recorded since the base ceased to record been lost?  NULL: no. */
@@ -672,18 +678,6 @@ begin_anew (struct backup *b)
 
 /* --- going on --- */
 
-static bool
-has_snapshot (const struct backup *b, const char *name)
-{
-  const json_t *snapshot;
-  size_t i;
-
-  json_array_foreach (b->disk->snapshots, i, snapshot)
-    if (strcmp (jsontext_text (snapshot, "name"), name) == 0)
-      return true;
-  return false;
-}
-
 /* Is that an instant of all, which have the same random number? */
 static bool
 is_common (const struct backup *b, const struct repository_part *p)
@@ -716,7 +710,8 @@ judge_part (const struct backup *b, const struct repository_part *p)
   const bool raw = p->base == NULL && format && strcmp (format, "raw") == 0;
 
   return !is_common (b, p) ? "it was a backup of other disks, too"
-    : !has_snapshot (b, p->instant) || find_bitmap (b, p->instant) == NULL
+    : find_named (b->disk->snapshots, p->instant) == NULL ||
+      find_bitmap (b, p->instant) == NULL
     ? "the image does not have its snapshot and bitmap"
     : p->base && is_given (b->a, &option_full) ? was_asked
     : p->base && (base == NULL || is_flag (base, "recording")) ? no_bitmap
