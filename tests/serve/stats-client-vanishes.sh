@@ -8,15 +8,17 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
-# The server stands still for the two seconds that a request has without its client.
-start_nbdkit file="$tmp/a.qcow2" create=4G cluster-size=512 preallocation=metadata \
+# The server stands still for the two seconds that a request has without its client.  (That
+# is killed when the request has begun: nbdkit refuses one that has not.)
+start_nbdkit -v -- file="$tmp/a.qcow2" create=4G cluster-size=512 preallocation=metadata \
   stats="$tmp/stats.json" log="$tmp/log"
 "$python" -c "
 import nbd, os, signal
 h = nbd.NBD()
 h.connect_uri('$uri')
 h.aio_trim((4 << 30) - 512, 0)
-h.poll(0)
+while 'trim count=' not in open('${server_log[main]}').read():
+    h.poll(0)
 os.kill(os.getpid(), signal.SIGKILL)" || :
 await grep -q 'aborting sleep' "${server_log[main]}"
 kill -STOP "$nbdkit_pid"
