@@ -600,7 +600,7 @@ def far_empty(config, delay):
     rows = [row("random write 4K, depth %d, empty image" % DEPTH,
                 iops("randwrite", 4096, DEPTH, size, ios=n)),
             row("random write 4K, flush after each, empty image",
-                iops("randwrite", 4096, 1, size, ios=max(n // 16, 1), fsync=1))]
+                iops("randwrite", 4096, 1, size, ios=min(n, 512), fsync=1))]
     return Group("a far empty disk of %s" % size_name(size), rows, disk=3 * size)
 
 
