@@ -20,11 +20,13 @@
  * If 3 is cut off, the next backup goes on with it, instead of 1 and 2, as long as the
  * image still has that snapshot and those bitmaps, and the file is the same.  Nobody else
  * changes them: snapshots never change, and of the bitmaps one has ceased to record, and
- * the other records on.
+ * the other records on.  If the file cannot be used, all of that instant is copied again.
  *
  * In place (--onto), what was cut off after the copy began is a mixture, which only that
  * very image can make whole: from then on the manifest names the bitmap of the instant,
- * too.  The next backup merges the base into it, and it is the base.
+ * too.  A backup that cannot go on merges the base into it, and it is the base.  Whether
+ * the target is the same, its marks tell (ontomarks.c): those of the newest generation
+ * where nothing was to be written, and those of what was copied.
  *
  * Otherwise, if any of it fails, or a process is killed, the next backup finds bitmaps
  * that belong to this repository (their names begin with its id) but are not the base.
@@ -115,10 +117,12 @@ struct backup {
   uint64_t inode;               /* of its file */
   uint64_t changed;             /* bytes, up to the instant, by the base */
   bool goes_on;                 /* an earlier backup began it */
-  bool useless;                 /* and no later one can go on with it */
+  bool copies;                  /* it has come so far */
+  bool useless;                 /* no later one can go on with it */
   char *part;                   /* its file, until it is complete; NULL in place */
   char *file;                   /* of the new generation */
   struct generationfile stored;
+  struct ontomarks maker;       /* in place: */
   json_t *marks;
   struct repository_generation g;
   char *onto;                   /* where it is written in place, without secrets; or
@@ -393,8 +397,30 @@ count_changes (const struct backup *b, const char *base, const char *instant,
 
 /* --- 3, the copy --- */
 
+/* COPIED: bytes, by this program. */
+static int
+record (struct backup *b, uint64_t copied)
+{
+  const struct repository_part p = {
+    .instant = b->instant, .base = b->why_full ? NULL : b->base, .date = b->date,
+    .disks = b->disks, .raw = wants_raw (b), .onto = b->onto, .marks = b->marks,
+    .done = b->done, .bytes = b->g.bytes + copied, .inode = b->inode, .changed = b->changed,
+  };
+
+  return repository_set_part (b->repository, &p);
+}
+
+/* By what is known what is in place up to BEFORE; other generations have files. */
+static int
+make_marks (struct backup *b, uint64_t before)
+{
+  json_decref (b->marks);
+  b->marks = NULL;
+  return b->onto ? ontomarks_make (&b->maker, before, &b->marks) : 0;
+}
+
 /* The manifests get to know how far all are, so that the next backup can go on with all
- * of them. */
+ * of them.  (In place, not without a mark: it could not be seen there.) */
 static int
 settle (void *opaque, uint64_t before, uint64_t copied)
 {
@@ -402,18 +428,17 @@ settle (void *opaque, uint64_t before, uint64_t copied)
 
   if (before <= b->done)
     return 0;
+  if (make_marks (b, before) == -1)
+    return -1;
+  if (b->onto && json_array_size (b->marks) == 0)
+    return 0;
   b->done = before;
   for (unsigned i = 0; i < b->disks; i++) {
-    const struct backup *const one = &b->all[i];
-    const struct repository_part was = repository_get_part (one->repository), p = {
-      .instant = one->instant, .base = one->why_full ? NULL : one->base, .date = one->date,
-      .disks = one->disks, .raw = wants_raw (one), .done = one->done,
-      .bytes = one->g.bytes + (one == b ? copied : 0), .inode = one->inode,
-      .changed = one->changed,
-    };
+    struct backup *const one = &b->all[i];
+    const struct repository_part was = repository_get_part (one->repository);
 
     if ((was.instant == NULL || was.done < one->done) &&
-        repository_set_part (one->repository, &p) == -1)
+        record (one, one == b ? copied : 0) == -1)
       return -1;
   }
   return 0;
@@ -467,10 +492,51 @@ refuse_image (const struct backup *b, const struct copytarget *t)
                          "raw disk: --full replaces it", b->onto, format);
 }
 
-/* Is what is in place what the newest backup has left there?  (It may also be the disk
- * that a server shows under another name.) */
+/* What an earlier backup has copied cannot be used, WHY: all is copied, of the same
+ * instant. */
 static int
-check_target (const struct backup *b, const struct copytarget *t)
+copy_again (struct backup *b, const char *why)
+{
+  report_error ("warning: %s: the backup of %s, which was cut off, is copied from its "
+                "beginning: %s", b->disk->name, b->date, why);
+  b->done = b->g.bytes = 0;
+  return record (b, 0);
+}
+
+/* Has the target all MARKS? */
+static int
+check_marks (const struct backup *b, const struct copytarget *t, const json_t *marks,
+             const struct ontomarks_cut *cut)
+{
+  uint64_t other;
+
+  if (ontomarks_check (marks, &t->end, cut, &other) == -1)
+    return -1;
+  return other == UINT64_MAX ? 0
+    : report_refusal (EINVAL, "%s: at offset %" PRIu64 " is not what the last backup has left "
+                      "there: this is another target, or it was written to (--full replaces "
+                      "all of it)", b->onto, other);
+}
+
+/* The same of those of the part.  But a full backup replaces all. */
+static int
+check_part (struct backup *b, const struct copytarget *t)
+{
+  const struct repository_part p = repository_get_part (b->repository);
+  uint64_t other;
+
+  if (b->why_full == NULL)
+    return check_marks (b, t, p.marks, NULL);
+  if (ontomarks_check (p.marks, &t->end, NULL, &other) == -1)
+    return -1;
+  return other == UINT64_MAX ? 0
+    : copy_again (b, "this is another target, or it was written to");
+}
+
+/* Is what is in place what the newest backup has left there, and the one that goes on?
+ * (It may also be the disk that a server shows under another name.) */
+static int
+check_target (struct backup *b, const struct copytarget *t)
 {
   const unsigned n = repository_count (b->repository);
   const struct repository_generation newest = get_newest (b);
@@ -486,12 +552,13 @@ check_target (const struct backup *b, const struct copytarget *t)
     errno = EINVAL;
     return -1;
   }
-  if (is_given (b->a, &option_full))
+  if (b->done > 0 && check_part (b, t) == -1)
+    return -1;
+  if (is_given (b->a, &option_full) || (b->done > 0 && b->why_full))
     return 0;
   if (n == 0 || strcmp (newest.file, b->onto) != 0 || (newest.incomplete && b->why_full))
     return refuse_image (b, t);
-  return ontomarks_check (newest.marks, &t->end, b->onto,
-                          newest.incomplete ? &cut : NULL);
+  return check_marks (b, t, newest.marks, newest.incomplete ? &cut : NULL);
 }
 
 /* 0: there is none. */
@@ -503,40 +570,40 @@ inode_of (const char *path)
   return stat (path, &st) == 0 ? st.st_ino : 0;
 }
 
-/* What is in place is worth nothing until all of it is copied: an incremental backup can
- * be cut off, and go on from what is there, because the base then knows all that it had
- * to copy. */
 static int
-open_target (struct backup *b, const struct backupcopy *c, struct imagefile *f,
+open_part (struct backup *b, struct backupcopy *c, struct imagefile *f,
+           struct newoptions *o, struct copytarget *t)
+{
+  int r;
+
+  c->begin = b->done;
+  if (b->done == 0)
+    unlink (b->part);           /* of it nothing is known */
+  r = backupcopy_open (c, t, f, o, b->g.size);
+  b->inode = inode_of (b->part);
+  return r;
+}
+
+static int
+open_target (struct backup *b, struct backupcopy *c, struct imagefile *f,
              struct newoptions *o, struct copytarget *t)
 {
   int r;
 
-  if (b->onto == NULL) {
-    if (b->done == 0)
-      unlink (b->part);         /* of it nothing is known */
-    r = backupcopy_open (c, t, f, o, b->g.size);
-    /* (A raw file that was there needs no space: it has become smaller.) */
-    b->useless = r == -1 && (errno != ENOSPC || (f->raw && b->done > 0)) &&
-      errno != EDQUOT && errno != EINTR;
-    b->inode = inode_of (b->part);
-    return r;
+  if (b->onto) {
+    if (copytarget_old (t, f, false, b->g.size) == -1 || check_target (b, t) == -1)
+      return -1;
+    c->begin = b->done;
+    ontomarks_begin (&b->maker, c->all, c->changes, &t->end);
+    return repository_begin_onto (b->repository, b->why_full ? NULL : b->base, b->instant);
   }
-  return copytarget_old (t, f, false, b->g.size) == -1 || check_target (b, t) == -1 ? -1
-    : repository_begin_onto (b->repository, b->why_full ? NULL : b->base, b->instant);
-}
-
-/* By what is known what is in place; other generations have files. */
-static int
-make_marks (struct backup *b, const struct copytarget *t)
-{
-  if (b->onto == NULL)
-    return 0;
-  if (ontomarks_make (&b->shown.end, b->why_full ? NULL : &b->changes.end, &t->end,
-                      b->g.size, &b->marks) == -1)
-    return -1;
-  b->g.marks = b->marks;
-  return 0;
+  r = open_part (b, c, f, o, t);
+  /* (A raw file that was there needs no space: it has become smaller.) */
+  if (r == 0 || b->done == 0 || (errno == ENOSPC && !f->raw) || errno == EDQUOT ||
+      errno == EINTR || errno == ENOMEM)
+    return r;
+  copytarget_free (t);
+  return copy_again (b, "its file is damaged") == -1 ? -1 : open_part (b, c, f, o, t);
 }
 
 static int
@@ -555,10 +622,10 @@ measure (struct backup *b)
 static int
 copy_to_file (struct backup *b, struct imagefile *f)
 {
-  const struct backupcopy c = {
+  struct backupcopy c = {
     .file = b->file, .all = &b->shown.end, .changes = b->why_full ? NULL : &b->changes.end,
     .compress = is_given (b->a, &option_compress) && !b->g.raw, .rate = b->rate,
-    .begin = b->done, .settled = b->onto ? NULL : settle, .opaque = b,
+    .settled = settle, .opaque = b,
   };
   const bool verifies = is_given (b->a, &option_verify);
   struct copytarget t = { .file = NULL };
@@ -573,6 +640,7 @@ copy_to_file (struct backup *b, struct imagefile *f)
   if (c.compress)
     f->options.compress = COMPRESS_ON;
   if (open_target (b, &c, f, &o, &t) == 0) {
+    b->copies = true;
     progress_within (0, verifies ? 0.45 : 0.9);
     r = backupcopy_run (&c, &t, &bytes);
     progress_within (0.45, 0.9);
@@ -583,10 +651,12 @@ copy_to_file (struct backup *b, struct imagefile *f)
   }
   if (r == 0) {
     b->g.bytes += bytes;
-    r = make_marks (b, &t) == -1 || copytarget_finish (&t) == -1 ? -1 : measure (b);
+    r = make_marks (b, b->g.size) == -1 || copytarget_finish (&t) == -1 ? -1 : measure (b);
   }
   if (r == 0)
     b->done = b->g.size;
+  b->g.marks = b->marks;
+  ontomarks_end (&b->maker);
   copytarget_free (&t);
   newoptions_free (&o);
   return r;
@@ -707,7 +777,7 @@ judge_part (const struct backup *b, const struct repository_part *p)
   const json_t *base = p->base ? find_bitmap (b, p->base) : NULL;
   CLEANUP_FREE char *path = repository_part_path (b->repository, p->raw);
   const char *format = value_of (b->a, &option_target_format);
-  const bool raw = p->base == NULL && format && strcmp (format, "raw") == 0;
+  const bool raw = b->onto || (p->base == NULL && format && strcmp (format, "raw") == 0);
 
   return !is_common (b, p) ? "it was a backup of other disks, too"
     : find_named (b->disk->snapshots, p->instant) == NULL ||
@@ -716,8 +786,9 @@ judge_part (const struct backup *b, const struct repository_part *p)
     : p->base && is_given (b->a, &option_full) ? was_asked
     : p->base && (base == NULL || is_flag (base, "recording")) ? no_bitmap
     : p->base && judge (b) ? judge (b)
+    : strcmp (p->onto ?: "", b->onto ?: "") != 0 ? "it goes to another target"
     : p->raw != raw ? "another format is wanted"
-    : p->done > 0 && (path == NULL || inode_of (path) != p->inode)
+    : !b->onto && p->done > 0 && (path == NULL || inode_of (path) != p->inode)
     ? "its file is not there, or another one"
     : p->base && has_lost_changes (b, p) ? "the disk had another size meanwhile" : NULL;
 }
@@ -764,11 +835,13 @@ static void
 give_up (struct backup *all, unsigned n)
 {
   KEEP_ERRNO_FOR_BLOCK;
-  bool keeps = true, before;
+  bool keeps = true, copies = false, before;
 
-  for (unsigned i = 0; i < n; i++)
+  for (unsigned i = 0; i < n; i++) {
     keeps = keeps && !all[i].useless && repository_get_part (all[i].repository).instant;
-  for (unsigned i = 0; keeps && i < n; i++)
+    copies = copies || all[i].copies;
+  }
+  for (unsigned i = 0; keeps && copies && i < n; i++)
     report_error ("%s: the backup is not complete; the next one goes on with it, and the "
                   "image keeps its snapshot until then", all[i].disk->name);
   if (keeps)

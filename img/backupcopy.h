@@ -21,7 +21,7 @@ struct backupcopy {
   bool compress;
   uint64_t rate;                /* see copy.h */
   uint64_t begin;               /* what is before that is in the target */
-  /* NULL, or: see copy.h. */
+  /* See copy.h. */
   int (*settled) (void *opaque, uint64_t before, uint64_t copied);
   void *opaque;
 };

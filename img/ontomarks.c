@@ -5,7 +5,8 @@
  * All of it is the disk, so there is no place for an id: /dev/sdb may be another disk
  * today.  But the manifest can have the hashes of some blocks, the marks: a few of all
  * data, which other disks do not have, and a few of what the last backup has written,
- * which older copies of this disk do not have.
+ * which older copies of this disk do not have.  The same of what a backup has copied that
+ * was cut off.
  *
  * This is no proof: a target that differs elsewhere is not noticed.
  *
@@ -33,6 +34,12 @@
 struct hash { char text[17]; };
 
 static int
+no_memory (void)
+{
+  return report_refusal (ENOMEM, "no memory for the manifest");
+}
+
+static int
 hash_block (const struct copy_end *target, uint64_t at, struct hash *h)
 {
   unsigned char buf[BLOCK], digest[EVP_MAX_MD_SIZE] = { 0 };
@@ -48,84 +55,98 @@ hash_block (const struct copy_end *target, uint64_t at, struct hash *h)
 
 /* --- making --- */
 
-struct walk {
-  const struct copy_end *target;
-  uint64_t size;                /* of the disk */
-  uint64_t data;                /* that came by */
-  uint64_t step, next;          /* marks are as far apart, in data; 0: none */
-  json_t *marks;
-};
-
-/* (Of a whole block.) */
-static int
-add_mark (struct walk *w, uint64_t at)
+void
+ontomarks_begin (struct ontomarks *m, const struct copy_end *all,
+                 const struct copy_end *changes, const struct copy_end *target)
 {
-  struct hash h;
+  *m = (struct ontomarks) {
+    .target = target, .of[0] = { all, BLOCK, .list = json_array () },
+    .of[1] = { changes, BLOCK, .list = json_array () },
+  };
+}
 
-  if (!range_within (at, BLOCK, w->size))
-    return 0;
-  if (hash_block (w->target, at, &h) == -1)
-    return -1;
-  w->marks = jsontext_append (w->marks, jsontext_object (
-    { "offset", jsontext_number (at) }, { "hash", jsontext_string (h.text) }));
+void
+ontomarks_end (struct ontomarks *m)
+{
+  for (unsigned i = 0; i < 2; i++)
+    json_decref (m->of[i].list);
+}
+
+/* They are a step apart; twice as far from now on. */
+static void
+thin_out (struct ontomarks_sample *s)
+{
+  for (size_t i = json_array_size (s->list); i-- > 0;)
+    if (i % 2 == 1)
+      json_array_remove (s->list, i);
+  s->step *= 2;
+}
+
+static int
+take_data (struct ontomarks_sample *s, uint64_t at, uint64_t len)
+{
+  for (uint64_t next = round_up (s->data, s->step); next < s->data + len; next += s->step) {
+    s->list = jsontext_append (s->list, jsontext_object (
+      { "offset", jsontext_number (round_down (at + (next - s->data), BLOCK)) }));
+    if (s->list == NULL)
+      return no_memory ();
+    if (json_array_size (s->list) > MARKS)
+      thin_out (s);
+  }
+  s->data += len;
   return 0;
 }
 
 static int
-take_data (struct walk *w, uint64_t at, uint64_t len)
+walk (struct ontomarks_sample *s, uint64_t at, uint64_t before)
 {
-  for (; w->step > 0 && w->next < w->data + len; w->next += w->step)
-    if (add_mark (w, round_down (at + (w->next - w->data), BLOCK)) == -1)
-      return -1;
-  w->data += len;
-  return 0;
-}
-
-static int
-walk_data (const struct copy_end *end, struct walk *w)
-{
-  const uint64_t size = min64 (end->size, w->size);
   struct storage_holes known;
   struct extent x;
 
   storage_holes_begin (&known, false);
-  for (uint64_t at = 0; at < size; at += x.len) {
-    x.len = size - at;
-    if (end->ops->extent (end, at, &x, &known) == -1)
+  for (before = min64 (before, s->end->size); at < before; at += x.len) {
+    x.len = before - at;
+    if (s->end->ops->extent (s->end, at, &x, &known) == -1)
       return -1;
-    x.len = min64 (x.len, size - at);
-    if (x.type == EXTENT_DATA && take_data (w, at, x.len) == -1)
+    x.len = min64 (x.len, before - at);
+    if (x.type == EXTENT_DATA && take_data (s, at, x.len) == -1)
       return -1;
   }
   return 0;
 }
 
-/* The data is looked at twice, to know how much it is. */
 static int
-mark (const struct copy_end *end, struct walk *w)
+hash_new (const struct ontomarks *m, const json_t *list)
 {
-  w->data = w->step = 0;
-  if (walk_data (end, w) == -1)
-    return -1;
-  w->step = round_up (div_up (w->data, MARKS), BLOCK);
-  w->data = w->next = 0;
-  return w->step == 0 ? 0 : walk_data (end, w);
+  struct hash h;
+  json_t *mark;
+  size_t i;
+
+  json_array_foreach (list, i, mark) {
+    if (json_object_get (mark, "hash"))
+      continue;
+    if (hash_block (m->target, json_integer_value (json_object_get (mark, "offset")),
+                    &h) == -1)
+      return -1;
+    if (json_object_set_new (mark, "hash", json_string (h.text)) == -1)
+      return no_memory ();
+  }
+  return 0;
 }
 
 int
-ontomarks_make (const struct copy_end *all, const struct copy_end *changes,
-                const struct copy_end *target, uint64_t size, json_t **marks)
+ontomarks_make (struct ontomarks *m, uint64_t before, json_t **marks)
 {
-  struct walk w = { .target = target, .size = size, .marks = json_array () };
-
-  if (mark (all, &w) == -1 || (changes && mark (changes, &w) == -1)) {
-    json_decref (w.marks);
-    return -1;
-  }
-  *marks = w.marks;
-  if (w.marks)
-    return 0;
-  return report_refusal (ENOMEM, "no memory for the manifest");
+  *marks = json_array ();
+  before = round_down (before, BLOCK);
+  for (unsigned i = 0; i < 2; i++)
+    if ((m->of[i].end && walk (&m->of[i], m->before, before) == -1) ||
+        hash_new (m, m->of[i].list) == -1)
+      return -1;
+    else if (json_array_extend (*marks, m->of[i].list) == -1)
+      return no_memory ();
+  m->before = before;
+  return 0;
 }
 
 /* --- checking --- */
@@ -159,12 +180,13 @@ may_differ (const struct ontomarks_cut *cut, uint64_t at)
 }
 
 int
-ontomarks_check (const json_t *marks, const struct copy_end *target, const char *path,
-                 const struct ontomarks_cut *cut)
+ontomarks_check (const json_t *marks, const struct copy_end *target,
+                 const struct ontomarks_cut *cut, uint64_t *other)
 {
   const json_t *m;
   size_t i;
 
+  *other = UINT64_MAX;
   json_array_foreach (marks, i, m) {
     const uint64_t at = json_integer_value (json_object_get (m, "offset"));
     const bool there = range_within (at, BLOCK, target->size);
@@ -173,11 +195,10 @@ ontomarks_check (const json_t *marks, const struct copy_end *target, const char 
 
     if (skipped == -1 || (!skipped && there && hash_block (target, at, &h) == -1))
       return -1;
-    if (skipped || strcmp (h.text, jsontext_text (m, "hash")) == 0)
-      continue;
-    return report_refusal (EINVAL, "%s: at offset %" PRIu64 " is not what the last "
-                           "backup has left there: this is another target, or it was "
-                           "written to (--full replaces all of it)", path, at);
+    if (!skipped && strcmp (h.text, jsontext_text (m, "hash")) != 0) {
+      *other = at;
+      return 0;
+    }
   }
   return 0;
 }

@@ -11,7 +11,7 @@
  *   .lock           is locked while a backup is made
  *
  * Or there is one generation, which is written in place somewhere else (ONTO); while that
- * lasts, the manifest says that it is incomplete.
+ * lasts, the manifest says that it is incomplete, and has a PART, too.
  *
  * The manifest is replaced as a whole, durably (newfile.c in the core), and the file of a
  * generation is complete and durable before the manifest names it.  So what the manifest
@@ -244,7 +244,8 @@ repository_get_part (const struct repository *r)
   return (struct repository_part) {
     .instant = text_of (p, "bitmap"), .base = text_of (p, "base"),
     .date = text_of (p, "date"), .disks = number_of (p, "disks"),
-    .raw = json_is_true (json_object_get (p, "raw")), .done = number_of (p, "done"),
+    .raw = json_is_true (json_object_get (p, "raw")), .onto = text_of (p, "onto"),
+    .marks = json_object_get (p, "marks"), .done = number_of (p, "done"),
     .bytes = number_of (p, "bytes"), .inode = number_of (p, "inode"),
     .changed = number_of (p, "changed"),
   };
@@ -553,6 +554,10 @@ repository_set_part (struct repository *r, const struct repository_part *p)
 
   if (p->base)
     x = jsontext_add (x, { "base", jsontext_string (p->base) });
+  if (p->onto)
+    x = jsontext_add (x, { "onto", jsontext_string (p->onto) });
+  if (p->marks)
+    x = jsontext_add (x, { "marks", json_incref ((json_t *) p->marks) });
   return x && json_object_set_new (r->manifest, "part", x) == 0 ? save (r) : no_memory (r);
 }
 
@@ -566,6 +571,7 @@ repository_drop_part (struct repository *r)
 int
 repository_replace (struct repository *r, const struct repository_generation *g)
 {
+  json_object_del (r->manifest, "part");
   return add_to (r, json_array (), g);
 }
 

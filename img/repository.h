@@ -57,7 +57,7 @@ struct repository_generation {
   const char *sum;              /* SHA-256 of the file, in hexadecimal; NULL: not known */
 };
 /* The next generation, of which a backup that was cut off has copied a part.  Its file
- * has the name repository_part_path. */
+ * has the name repository_part_path, unless it is written in place. */
 struct repository_part {
   const char *instant;          /* the bitmap and the snapshot of that instant; NULL:
                                    there is no part */
@@ -65,9 +65,11 @@ struct repository_part {
   const char *date;             /* of the instant */
   unsigned disks;               /* that show the same instant */
   bool raw;
+  const char *onto;             /* where it is written in place; NULL: it is not */
+  const json_t *marks;          /* ONTO: of what is durable */
   uint64_t done;                /* so many bytes of the disk are durable in the file */
   uint64_t bytes;               /* that were copied for it */
-  uint64_t inode;               /* of the file */
+  uint64_t inode;               /* of the file; 0: it is written in place */
   uint64_t changed;             /* BASE: bytes that it says to have changed */
 };
 /* How many there are, from the oldest (0) to the newest. */
