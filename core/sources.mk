@@ -113,6 +113,8 @@ core_sources = \
 	%reldir%/image/jsonname.h \
 	%reldir%/image/guestdata.c \
 	%reldir%/image/guestdata.h \
+	%reldir%/image/overlayref.c \
+	%reldir%/image/overlayref.h \
 	%reldir%/image/secret.c \
 	%reldir%/image/secret.h \
 	%reldir%/image/snapshot.c \

@@ -348,7 +348,7 @@ walk_extensions (struct first_cluster *c, const uint8_t *buf)
     }
     switch (get32 (ext.type)) {
     case QCOW2_EXT_BACKING_FORMAT: case QCOW2_EXT_FEATURE_NAMES: case QCOW2_EXT_BITMAPS:
-    case QCOW2_EXT_CRYPTO: case QCOW2_EXT_DATA_FILE:
+    case QCOW2_EXT_CRYPTO: case QCOW2_EXT_DATA_FILE: case QCOW2_EXT_OVERLAY:
       break;
     default:
       if (c->nr_unknown < MOST_UNKNOWN)
@@ -394,6 +394,8 @@ judge_names (const struct policy *p, const struct first_cluster *c, json_t **fou
   if (p->refuse[EXTERNAL_NAME] && c->h.backing_format && c->h.backing_file == NULL)
     add_named (found, EXTERNAL_NAME, "it names the format of a backing file that it does not "
                "have", c->h.backing_format);
+  if (p->refuse[EXTERNAL_NAME] && c->h.overlay)
+    add_named (found, EXTERNAL_NAME, "it names an image on top of it", c->h.overlay);
 }
 
 static void

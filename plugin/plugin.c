@@ -342,6 +342,7 @@ get_ready (void)
   params.options.client_waits = client_waits;
   params.options.link.client_waits = anyone_waits;
   params.options.linger_ms = ORPHAN_MS;
+  params.options.guard_below = true;
   params.options.news = publish_news;
   /* With dir= the passphrase is needed as long as the server runs. */
   if (eventlog_open (params.log, params.log_as_json, params.log_level) == -1 ||

@@ -75,6 +75,7 @@
 #include "util/remedy.h"
 #include "util/report.h"
 #include "image/backingref.h"
+#include "image/overlayref.h"
 #include "disk/export.h"
 #include "copy/copy.h"
 #include "change/commit.h"
@@ -261,6 +262,15 @@ link_to (const struct commit *c)
   };
 }
 
+/* The base named one of those that leave, which may be deleted.  (If it cannot name the
+ * one above it now, it will not be refused as a disk then.) */
+static void
+name_above (const struct commit *c, const struct image *above)
+{
+  if (c->locked)
+    overlayref_set (c->locked, storage_path (above->file), false);
+}
+
 /* TOP: the image on top. */
 static int
 change_link (struct commit *c, const struct image *top)
@@ -269,14 +279,19 @@ change_link (struct commit *c, const struct image *top)
   struct image *before;
   int r;
 
-  if (c->above == NULL)
-    return backingref_change (top->file, &top->header, top->health, &link);
+  if (c->above == NULL) {
+    r = backingref_change (top->file, &top->header, top->health, &link);
+    if (r == 0)
+      name_above (c, top);
+    return r;
+  }
   before = image_again (c->above);
   r = before ? backingref_change (before->file, &before->header, before->health, &link)
     : -1;
   image_close (before);
   if (r == -1)
     return -1;
+  name_above (c, c->above);
   /* (If there is no memory for this, queries show the old name.) */
   c->fresh_above = image_again (c->above);
   if (c->fresh_above)
@@ -803,13 +818,15 @@ commit_stay (struct commit *c)
   return c->changed ? 0 : -1;
 }
 
-/* Clients that write still wait. */
+/* Clients that write still wait.  (If the base goes on to name the image on top, it is
+ * refused as a disk while that is there.) */
 static void
 tell_move (void *opaque, struct alloc *alloc)
 {
   const struct commit *c = opaque;
 
   (void) alloc;
+  overlayref_set (disk_inside (c->disk).view->image, NULL, false);
   report_event (EVENT_MOVED, storage_path (layers_file (c->stack, c->what.base)),
                 "the disk has moved here from %s", storage_path (layers_file (c->stack, 0)));
 }

@@ -47,36 +47,12 @@ struct change {
 
 /* --- names --- */
 
-static bool
-is_file (const struct disk_options *d, const char *path, const struct storage *file)
-{
-  const struct storage_options options = { .hooks = d->hooks };
-  struct storage *other;
-  bool same;
-
-  if (nbduri_is (path))
-    return strcmp (path, storage_path (file)) == 0;
-  if (storage_open (path, &options, &other) == -1)
-    return false;
-  same = storage_same (other, file);
-  storage_close (other);
-  return same;
-}
-
 bool
 edit_name_means (const struct disk_options *d, const char *image, const char *name,
                  const struct storage *file)
 {
-  CLEANUP_FREE char *path = NULL;
-  const char *told;
-  bool same;
+  const bool same = filename_means (image, name, &d->rules, d->hooks, file);
 
-  report_silence (true);
-  errno = 0;
-  path = filename_of_backing (image, name, &d->rules, &told);
-  same = path && is_file (d, path, file);
-  KEEP_ERRNO_FOR_BLOCK;
-  report_silence (false);
   if (!same && errno == ENOMEM)
     report_error ("%s: cannot look for the file that its header names: %m", image);
   return same;
@@ -95,7 +71,7 @@ leads_to (const struct disk_options *d, const struct backingref *link,
   struct backingref next;
   bool r;
 
-  if (path && is_file (d, path, file))
+  if (path && filename_is_file (path, d->hooks, file))
     return true;
   if (path == NULL || nbduri_is (path) || most == 0 ||
       (link->format && strcmp (link->format, "raw") == 0))

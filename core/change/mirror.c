@@ -37,7 +37,6 @@
 #include "disk/export.h"
 #include "copy/copy.h"
 #include "change/mirror.h"
-#include "change/overlay.h"
 
 #define USUAL_GRANULARITY 65536
 #define LEAST_GRANULARITY 4096
@@ -295,7 +294,7 @@ choose_pivot (struct mirror *m, enum mirror_sync sync)
   m->why_no_pivot = find_why_no_pivot (m, sync, now.view);
   /* (What it contains would hide what is below it, which is not copied.) */
   if (m->why_no_pivot == NULL && sync == MIRROR_TOP &&
-      overlay_is_empty (m->target.image) != 1)
+      image_is_empty (m->target.image) != 1)
     m->why_no_pivot = "the target contains data of its own already";
 }
 

@@ -382,6 +382,7 @@ make_header (const struct newimage *n, uint8_t buf[MAX_HEADER])
   const struct qcow2_ext_crypto crypto = {
     put64 (n->luks_offset), put64 (o->luks_bytes),
   };
+  const size_t room = extension_bytes (QCOW2_MAX_OVERLAY_NAME);
   struct qcow2_header h = { 0 };
   size_t at = o->version < 3 ? QCOW2_V2_HEADER_SIZE : sizeof h;
 
@@ -401,6 +402,9 @@ make_header (const struct newimage *n, uint8_t buf[MAX_HEADER])
 
   fill_fields (n, &h);
   if (o->backing_file) {
+    if (o->overlay_room &&
+        range_within (at + room, strlen (o->backing_file), n->cluster_size))
+      at += room;
     h.backing_file_offset = put64 (at);
     h.backing_file_size = put32 (strlen (o->backing_file));
     append (buf, &at, o->backing_file, strlen (o->backing_file));
@@ -409,10 +413,11 @@ make_header (const struct newimage *n, uint8_t buf[MAX_HEADER])
   return at;
 }
 
-_Static_assert (sizeof (struct qcow2_header) + 6 * sizeof (struct qcow2_extension) +
+_Static_assert (sizeof (struct qcow2_header) + 7 * sizeof (struct qcow2_extension) +
                 QCOW2_MAX_BACKING_NAME + MAX_BACKING_FORMAT + QCOW2_MAX_DATA_FILE_NAME +
+                QCOW2_MAX_OVERLAY_NAME +
                 sizeof (struct qcow2_ext_crypto) + sizeof feature_names +
-                6 * 8 <= MAX_HEADER, "the largest header");
+                7 * 8 <= MAX_HEADER, "the largest header");
 
 /* Each of the next functions fills in the bytes [FROM, TO) of one table.  BUF contains
  * zeros before. */

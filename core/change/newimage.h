@@ -26,6 +26,8 @@ struct newimage_options {
   const char *backing_format;   /* not NULL if there is a backing file */
   const char *data_file;        /* the name for the header, or NULL */
   bool data_file_raw;           /* the data file is a raw disk image */
+  bool overlay_room;            /* in the header, if it fits, for the name of an image on
+                                   top of this one: overlayref.h */
 };
 
 /* The place of every part.  Offsets are in bytes and aligned to clusters; absent tables

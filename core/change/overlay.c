@@ -8,9 +8,10 @@
  * next generation has the new image on top, over all layers of the one before.  No
  * metadata changes, so this takes as long for a large disk as for a small one.
  *
- * Both images are valid at each instant.  No file says which of them is the disk: like
- * QEMU, the server goes on with the new one, and its next start has to name that one.
- * What clients flush after the change is in the new image alone.
+ * Both images are valid at each instant.  What clients flush after the change is in the
+ * new image alone, and the next start has to name that one.  So that nobody writes the
+ * image below by mistake, its header names the new one (overlayref.c), from before the
+ * change on: while the new one has no data, that means nothing.
  *
  * Several disks can get one in one step: while all gates are closed, a change can be
  * taken back, because nothing has written to the new image.  Then the image below is the
@@ -30,10 +31,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "image/overlayref.h"
 #include "change/create.h"
 #include "change/edit.h"
 #include "change/overlay.h"
@@ -66,7 +67,7 @@ choose (const struct overlaying *c)
   return (struct newimage_options) {
     .size = h->size, .cluster_size = h->cluster_size, .version = 3,
     .refcount_bits = 1u << h->refcount_order, .extended_l2 = h->l2_entry_size == 16,
-    .compression_type = h->compression_type,
+    .compression_type = h->compression_type, .overlay_room = true,
     .backing_file = disk_get_options (c->disk)->path, .backing_format = "qcow2",
   };
 }
@@ -83,24 +84,6 @@ create (struct overlaying *c)
     .file = { .cache = d->cache, .link = &d->link, .hooks = d->hooks },
   };
   return create_image (&c->options, &c->created);
-}
-
-/* (The L1 table is read in pieces.) */
-int
-overlay_is_empty (const struct image *image)
-{
-  const struct header *const h = &image->header;
-  const uint64_t bytes = h->l1_entries * sizeof (struct be64);
-  char buf[4096];
-
-  for (uint64_t n, at = 0; at < bytes; at += n) {
-    n = min64 (bytes - at, sizeof buf);
-    if (storage_read (image->file, buf, n, h->l1_offset + at) == -1)
-      return -1;
-    if (!bytes_are_zero (buf, n))
-      return 0;
-  }
-  return 1;
 }
 
 static int
@@ -120,7 +103,7 @@ check_top (const struct overlaying *c)
     why = "it has snapshots or bitmaps of its own";
   if (why)
     return refuse_overlay (c, EINVAL, why);
-  empty = overlay_is_empty (c->top);
+  empty = image_is_empty (c->top);
   if (empty == 0)
     return refuse_overlay (c, EINVAL, "it contains data of its own");
   return empty == 1 ? 0 : -1;
@@ -162,9 +145,8 @@ check_backing (const struct overlaying *c, const struct image *image)
 
 /* Behind the gate, too.  (Before, another change might have come.) */
 static int
-check_over (void *opaque, struct image *image)
+check_over (const struct overlaying *c, const struct image *image)
 {
-  const struct overlaying *c = opaque;
   const struct header *const h = &c->top->header;
 
   if (h->size != image->header.size)
@@ -177,6 +159,26 @@ check_over (void *opaque, struct image *image)
     return refuse_overlay (c, EINVAL, "it does not say that its backing file is a qcow2 "
                            "image");
   return image_lock (c->top, IMAGE_WRITER);
+}
+
+static int
+make (void *opaque, struct image *image)
+{
+  const struct overlaying *c = opaque;
+
+  return check_over (c, image) == -1 ? -1
+    : overlayref_set (image, storage_path (c->top->file), false);
+}
+
+/* (If it is not possible, the change itself will tell.) */
+static void
+name_ahead (void *opaque, const struct image *image)
+{
+  const struct overlaying *c = opaque;
+  const bool before = report_silence (true);
+
+  overlayref_set (image, storage_path (c->top->file), true);
+  report_silence (before);
 }
 
 struct overlaying *
@@ -197,8 +199,11 @@ overlay_prepare (struct disk *d, const struct overlay *overlay)
 int
 overlay_check (struct overlaying *c)
 {
-  return disk_lock (c->disk) == -1 ? -1
-    : check_over (c, disk_inside (c->disk).view->image);
+  if (disk_lock (c->disk) == -1 ||
+      check_over (c, disk_inside (c->disk).view->image) == -1)
+    return -1;
+  disk_meanwhile (c->disk, name_ahead, c);
+  return 0;
 }
 
 const struct image *
@@ -211,7 +216,7 @@ int
 overlay_make (struct overlaying *c)
 {
   const struct disk_change dc = {
-    .opaque = c, .make = check_over, .data_file = true, .top = c->top,
+    .opaque = c, .prepare = name_ahead, .make = make, .data_file = true, .top = c->top,
   };
 
   c->stack = layers_copy (disk_inside (c->disk).view->layers);

@@ -39,8 +39,4 @@ extern int overlay_take_back (struct overlaying *);
 /* MADE: it is, and was not taken back.  Accepts NULL. */
 extern void overlay_end (struct overlaying *, bool made);
 
-/* Has the loaded image no cluster of its own, so that it shows what is below it?  1, 0,
- * or -1 (reported). */
-extern int overlay_is_empty (const struct image *);
-
 #endif /* QCOW2_OVERLAY_H */

@@ -42,6 +42,8 @@ struct disk_options {
   const char *data_file_path;   /* absolute; or NULL */
   struct image_secret secret;   /* used by disk_open only */
   bool untrusted;               /* see untrusted=true in the manual */
+  bool guard_below;             /* the image is not written if the disk has gone on in one
+                                   over it: see overlayref.h */
   bool discard;
   enum detect_zeroes detect_zeroes;
   enum compress compress;       /* compress whole new clusters ... */
@@ -182,6 +184,9 @@ extern void disk_drain (struct disk *);
  * changes (disk_change) in a row, and what lies between them. */
 extern void disk_close_gate (struct disk *);
 extern void disk_open_gate (struct disk *);
+/* Calls FN while no other step is taken; clients go on. */
+extern void disk_meanwhile (struct disk *,
+                            void (*fn) (void *opaque, const struct image *), void *opaque);
 /* Calls FN, which may read the disk, while no client changes it.  Returns its result. */
 extern int disk_hold (struct disk *, int (*fn) (void *opaque), void *opaque);
 /* May the disk still be changed?  -1: the cause was reported. */

@@ -161,6 +161,15 @@ disk_open_gate (struct disk *d)
   open_gate (d);
 }
 
+void
+disk_meanwhile (struct disk *d, void (*fn) (void *opaque, const struct image *),
+                void *opaque)
+{
+  LOCK_FOR_BLOCK (&d->steps);
+
+  fn (opaque, d->now->image);
+}
+
 int
 disk_hold (struct disk *d, int (*fn) (void *opaque), void *opaque)
 {

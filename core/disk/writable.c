@@ -26,6 +26,7 @@
 #include "util/report.h"
 #include "format/entry.h"
 #include "image/headerwrite.h"
+#include "image/overlayref.h"
 #include "request/copyup.h"
 #include "check/recover.h"
 #include "disk/disk-impl.h"
@@ -253,6 +254,17 @@ mark_unusable (struct generation *g)
 
 /* --- becoming writable, and coming to rest --- */
 
+/* Is it not below an image in which the disk has gone on?  (If this server has written
+ * it, it knows.) */
+static bool
+may_go_on (const struct generation *g, enum image_role before)
+{
+  const struct disk_options *const o = &g->disk->options;
+
+  return !o->guard_below || o->backing == BACKING_DENY || before == IMAGE_WRITER ||
+    overlayref_check (g->image, o->hooks) == 0;
+}
+
 int
 generation_lock (struct generation *g)
 {
@@ -260,7 +272,7 @@ generation_lock (struct generation *g)
 
   if (image_lock (g->image, IMAGE_WRITER) == -1)
     return -1;
-  if (recover (g) == 0)
+  if (may_go_on (g, before) && recover (g) == 0)
     return 0;
   KEEP_ERRNO_FOR_BLOCK;
   image_lock (g->image, before);

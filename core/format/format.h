@@ -92,6 +92,9 @@ struct qcow2_extension {
 #define QCOW2_EXT_BITMAPS        0x23852875u
 #define QCOW2_EXT_CRYPTO         0x0537be77u
 #define QCOW2_EXT_DATA_FILE      0x44415441u
+/* Not in the specification: the name of the image that this plugin has put on top of this
+ * one: see overlayref.c. */
+#define QCOW2_EXT_OVERLAY        0x6e626f76u
 
 struct qcow2_ext_bitmaps {
   struct be32 nb_bitmaps;               /* 1..65535 */
@@ -198,6 +201,7 @@ _Static_assert (sizeof (struct qcow2_extended_entry) == 16, "extended entry");
 #define QCOW2_MAX_REFCOUNT_ORDER 6
 #define QCOW2_MAX_BACKING_NAME 1023
 #define QCOW2_MAX_DATA_FILE_NAME 4095
+#define QCOW2_MAX_OVERLAY_NAME 1023
 #define QCOW2_MAX_SNAPSHOTS 65536
 #define QCOW2_MAX_SNAPSHOT_TABLE (64u << 20)
 #define QCOW2_MAX_SNAPSHOT_EXTRA 1024

@@ -230,6 +230,42 @@ filename_shown (const char *overlay, const char *name)
   return filename_has_protocol (name) ? strdup (name) : join (overlay, name);
 }
 
+/* --- which file is it? --- */
+
+bool
+filename_is_file (const char *path, const struct storage_hooks *hooks,
+                  const struct storage *file)
+{
+  const struct storage_options options = { .hooks = hooks };
+  struct storage *other;
+  bool same;
+
+  if (nbduri_is (path))
+    return strcmp (path, storage_path (file)) == 0;
+  if (storage_open (path, &options, &other) == -1)
+    return false;
+  same = storage_same (other, file);
+  storage_close (other);
+  return same;
+}
+
+bool
+filename_means (const char *image, const char *name, const struct filename_rules *rules,
+                const struct storage_hooks *hooks, const struct storage *file)
+{
+  CLEANUP_FREE char *path = NULL;
+  const bool before = report_silence (true);
+  const char *told;
+  bool same;
+
+  errno = 0;
+  path = filename_of_backing (image, name, rules, &told);
+  same = path && filename_is_file (path, hooks, file);
+  KEEP_ERRNO_FOR_BLOCK;
+  report_silence (before);
+  return same;
+}
+
 /* --- data files --- */
 
 /* Resolves NAME as QEMU does, relative to the working directory.  NULL if it is not a

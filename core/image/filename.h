@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "storage/storage.h"
+
 /* Which connections may names in an image open?  Only those to exports below one of these
  * NBD URIs, which are in normal form. */
 struct filename_rules {
@@ -29,6 +31,16 @@ extern char *filename_of_data (const char *overlay, const char *name,
  * -1, errno ENOENT: no (reported, with CURE, which may be NULL). */
 extern int filename_check_there (const char *path, const char *what, const char *overlay,
                                  const char *cure);
+
+/* Is the one at PATH, or an NBD URI, that FILE?  (A server is not asked.)  Reports what
+ * cannot be opened. */
+extern bool filename_is_file (const char *path, const struct storage_hooks *,
+                              const struct storage *file);
+/* Does NAME, as the backing file of the image at path IMAGE, mean FILE?  It may mean
+ * nothing that exists.  False with ENOMEM: nobody knows.  Reports nothing. */
+extern bool filename_means (const char *image, const char *name,
+                            const struct filename_rules *, const struct storage_hooks *,
+                            const struct storage *file);
 
 /* Does NAME begin with a protocol ("nbd:", "json:", "file:")? */
 extern bool filename_has_protocol (const char *name);

@@ -504,6 +504,16 @@ headerwrite_commit (struct headerwrite *w, bool *begun)
                          "space for this change", storage_path (w->file), w->cs);
 }
 
+int
+headerwrite_ahead (struct headerwrite *w, bool *begun)
+{
+  *begun = false;
+  if (find_way (w) != ONE_SECTOR)
+    return 0;
+  return memcmp (w->old, w->new, w->was.list) == 0 ? change_one_sector (w, begun)
+    : put_kind (w, BEFORE, core_sector (w));
+}
+
 /* --- single fields, in place --- */
 
 static int

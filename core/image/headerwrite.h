@@ -4,7 +4,7 @@
  *
  * For any change, all at once: headerwrite_new; describe the change; headerwrite_fits,
  * headerwrite_commit; headerwrite_free.  One thread; no other thread may use the header
- * in the meantime.
+ * in the meantime (but see headerwrite_ahead).
  */
 
 #ifndef QCOW2_HEADERWRITE_H
@@ -54,6 +54,11 @@ extern bool headerwrite_fits (struct headerwrite *);
  * (unless it is NULL) says whether the header may have changed.  ENOSPC if it does not
  * fit. */
 extern int headerwrite_commit (struct headerwrite *, bool *begun);
+
+/* The same, as far as it does no harm while other threads change single fields: all of it
+ * if it changes no field, or else what lies in space that the old header does not use.
+ * The rest is for another headerwrite_commit. */
+extern int headerwrite_ahead (struct headerwrite *, bool *begun);
 
 /* --- single fields, in place --- */
 

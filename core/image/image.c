@@ -588,6 +588,24 @@ image_is_alone (const struct image *im)
   return __atomic_load_n (&im->base->owners, __ATOMIC_ACQUIRE) == 1;
 }
 
+/* (The L1 table is read in pieces.) */
+int
+image_is_empty (const struct image *image)
+{
+  const struct header *const h = &image->header;
+  const uint64_t bytes = h->l1_entries * sizeof (struct be64);
+  char buf[4096];
+
+  for (uint64_t n, at = 0; at < bytes; at += n) {
+    n = min64 (bytes - at, sizeof buf);
+    if (storage_read (image->file, buf, n, h->l1_offset + at) == -1)
+      return -1;
+    if (!bytes_are_zero (buf, n))
+      return 0;
+  }
+  return 1;
+}
+
 int
 image_become_writable (struct image *im)
 {

@@ -129,6 +129,10 @@ extern const char *image_why_readonly (const struct image *);
 /* Is this the only generation of the image that is in memory? */
 extern bool image_is_alone (const struct image *);
 
+/* Does its L1 table lead nowhere, so that it shows what is below it?  1, 0, or -1
+ * (reported).  Needs the header only. */
+extern int image_is_empty (const struct image *);
+
 /* Opens both read-write, if they are not: see storage_become_writable. */
 extern int image_become_writable (struct image *);
 

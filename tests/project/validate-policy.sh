@@ -92,6 +92,7 @@ patched ()
 patched dirty plain 72 Q 1
 patched corrupt plain 72 Q 2
 patched unknown plain 112 I 0x12345678
+patched on-top plain 112 I 0x6e626f76 120 s 78780000
 
 expect upload <<'END'
 plain
@@ -100,6 +101,7 @@ backing backing-file
 uri backing-file
 data data-file
 data-name external-name
+on-top external-name
 format-name external-name
 snapshot
 bitmap
@@ -117,6 +119,7 @@ backing backing-file
 uri backing-file
 data data-file
 data-name external-name
+on-top external-name
 format-name external-name unused-bytes
 snapshot snapshots
 bitmap bitmaps

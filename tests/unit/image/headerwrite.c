@@ -7,7 +7,7 @@
  * end mark or without space for one, headers longer than those we know, at odd offsets,
  * and names that are in the way.  Each gets random changes.  Before each operation the
  * power is cut in all ways; now and then an operation fails.  A change that does not fit
- * changes nothing.
+ * changes nothing.  What is done ahead of some is part of them, and writes no field.
  *
  * Environment: SEED, ITERATIONS, FIRST, SECONDS (2) as for crash/requests.
  */
@@ -45,6 +45,7 @@ struct trial {
   struct headerwrite *change;
   char name[1024];              /* that it sets */
   bool begun;                   /* is it, for all that is known? */
+  bool ahead;                   /* some of it is done before */
   struct power_cut_trial power;
   struct meaning before, after, now;
 };
@@ -271,15 +272,35 @@ choose (struct trial *t, struct headerwrite *w, struct rng *rng)
 }
 
 static int
+do_ahead (struct trial *t)
+{
+  const uint32_t len = t->header.header_length;
+  uint8_t before[MAX_CLUSTER], after[MAX_CLUSTER];
+  int r;
+
+  t->begun = false;
+  if (!t->ahead)
+    return 0;
+  CHECK (storage_read (t->file, before, len, 0) == 0);
+  r = headerwrite_ahead (t->change, &t->begun);
+  CHECK (storage_read (t->file, after, len, 0) == 0);
+  if (memcmp (before, after, len) != 0)
+    FAIL ("a field was written ahead");
+  return r;
+}
+
+static int
 commit (void *opaque, const struct storage_hooks *hooks)
 {
   struct trial *t = opaque;
   const bool fits = headerwrite_fits (t->change);
-  int r;
+  bool again;
+  int r = do_ahead (t);
 
   (void) hooks;                 /* the file is open */
-  t->begun = true;
-  r = headerwrite_commit (t->change, &t->begun);
+  if (r == -1)
+    return r;
+  r = headerwrite_commit (t->change, t->begun ? &again : &t->begun);
   if (fits)
     return r;
   if (r == 0 || errno != ENOSPC || t->begun)
@@ -304,6 +325,7 @@ one_change (struct trial *t, struct rng *rng)
   t->change = headerwrite_new (t->file, &t->header);
   CHECK (t->change);
   choose (t, t->change, rng);
+  t->ahead = rng_below (rng, 2);
   fits = headerwrite_fits (t->change);
   r = power_cut_change (&t->power, rng_below (rng, 8) == 0 ? &fault : NULL);
   headerwrite_free (t->change);

@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# The name of an image on top, in a header that is not honest: what is no regular file, is no
+# image, or does not lie over this one, changes nothing and is not waited for; a ring of images
+# ends; a name that cannot be one is refused when the server starts.  No URI is connected to.
+
+. "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+requires_tools
+
+d="$tmp/d"
+mkdir "$d" "$d/directory"
+make_image "$d/good.qcow2" 1M
+img="$d/a.qcow2"
+
+# named FILE NAME...: the header of FILE has these names (with Python's escapes).
+named ()
+{
+  cp "$d/good.qcow2" "$img"
+  "$python" - "$@" <<'PY'
+import struct
+import sys
+with open(sys.argv[1], "r+b") as f:
+    head = bytearray(f.read(65536))
+    at, = struct.unpack_from(">I", head, 100)
+    while (ext := struct.unpack_from(">II", head, at))[0]:
+        at += 8 + (ext[1] + 7) // 8 * 8
+    for name in sys.argv[2:]:
+        name = eval('b"' + name + '"')
+        padded = name.ljust((len(name) + 7) // 8 * 8, b"\0")
+        head[at:at + 8 + len(padded)] = struct.pack(">II", 0x6e626f76, len(name)) + padded
+        at += 8 + len(padded)
+    f.seek(0)
+    f.write(head)
+PY
+  qemu-img check -f qcow2 "$1"
+}
+
+# served NAME: is as nothing.
+served ()
+{
+  named "$img" "$1"
+  start_nbdkit "$img"
+  nbdsh_run -c 'h.pwrite(b"x" * 512, 0); h.flush()'
+  stop_nbdkit
+  check_clean "$img"
+}
+
+mkfifo "$d/fifo"
+ln -s loop "$d/loop"
+truncate -s 1M "$d/raw"
+head -c 200 "$d/good.qcow2" > "$d/cut.qcow2"
+qemu-img create -q -f qcow2 -b good.qcow2 -F qcow2 "$d/over-another.qcow2"
+io "$d/over-another.qcow2" 'write 0 64k'
+listening="$sockdir/listening"
+"$NBDKIT" -f -U "$listening" -P "$tmp/null.pid" --log=stderr -v null </dev/null >"$tmp/null.log" 2>&1 &
+helper_pids+=($!)
+await -p $! test -s "$tmp/null.pid"
+for name in fifo directory loop raw cut.qcow2 good.qcow2 over-another.qcow2 a.qcow2 nothing \
+            "" / . ./ .. /dev/zero /dev/tty "$d/fifo" raw/x '\0raw' 'raw\0x' \
+            "nbd+unix:///?socket=$listening" "nbd:unix:$listening" \
+            "json:{\\\"file.filename\\\":\\\"$d/raw\\\"}" "$(printf '%0300d' 1)"; do
+  served "$name"
+done
+if grep -q 'accepted connection' "$tmp/null.log"; then fail "a name has made a connection"; fi
+
+named "$img" "$(printf '%01024d' 1)"
+refused_always 'name has 1024 bytes' "$img"
+named "$img" 'a\nb'
+refused_always 'control character' "$img"
+named "$img" one two
+refused_always 'twice' "$img"
+
+# A ring: each names the other as the one below it, and as the one on top.
+for other in a b; do
+  named "$img" $other.qcow2
+  qemu-img rebase -u -f qcow2 -b $other.qcow2 -F qcow2 "$img"
+  mv "$img" "$d/ring-$other.qcow2"
+done
+mv "$d/ring-b.qcow2" "$d/a.qcow2"
+mv "$d/ring-a.qcow2" "$d/b.qcow2"
+NBDKIT_WRAPPER="${soon[*]}" start_nbdkit "$img" backing="$d/raw" backing-format=raw
+nbdsh_run -c 'h.pwrite(b"x" * 512, 0)'
+stop_nbdkit
