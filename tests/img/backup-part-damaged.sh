@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # If the file of a backup that was cut off is damaged, so that the next backup cannot go on with
-# it, that one says so, and copies all of it.
+# it, that one says so, and copies all of it.  The manifest says before that nothing is there: what
+# is cut off then does not go on with a new file as if it were the old one.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
 requires strace -f -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=1 true
 
-for format in raw qcow2; do
+for what in 'raw no' 'raw yes' 'qcow2 yes'; do
+  read -r format killed <<< "$what"
   qemu-img create -q -f qcow2 a.qcow2 48M
   qemu-io -f qcow2 -c 'write -P 1 0 48M' a.qcow2
   # When the manifest is to name the complete generation.
@@ -16,7 +18,14 @@ for format in raw qcow2; do
     "$IMG" backup -q -r 6M -O $format a.qcow2 backups || :
   grep '"done": [1-9]' backups/manifest.json
   : > backups/000001.$format.part
-  img backup -q -O $format a.qcow2 backups 2> err
+  if [ $killed = yes ]; then
+    strace -f -qq -o /dev/null -e trace=unlink -e inject=unlink:signal=KILL \
+      -P "$PWD/backups/000001.$format.part" "$IMG" backup -q -O $format a.qcow2 backups 2> err || :
+    grep '"done": 0' backups/manifest.json
+    img backup -q -O $format a.qcow2 backups
+  else
+    img backup -q -O $format a.qcow2 backups 2> err
+  fi
   grep 'is copied from its beginning: its file is damaged' err
   img restore backups restored.raw
   qemu-img compare -f qcow2 -F raw a.qcow2 restored.raw
