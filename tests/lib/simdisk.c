@@ -19,7 +19,10 @@
  * the hooks begin and end at the same time; simdisk_begin and simdisk_end repeat what a
  * program did, in which operations of several threads overlapped.
  *
- * Locks: `lock' guards all fields below it.
+ * Tests make thousands of these disks, one after the other: their memory remains, as
+ * `spare', for the next one.
+ *
+ * Locks: `lock' guards all fields below it; spare_lock guards `spare'.
  */
 
 #include <config.h>
@@ -79,6 +82,38 @@ sectors (uint64_t bytes)
   return (bytes + SECTOR - 1) / SECTOR;
 }
 
+/* Contents without a disk: all zeros, and len is 0. */
+static struct { struct blob b; uint64_t room; } spare[6];
+static unsigned nr_spare;
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+take_spare (struct blob *b, uint64_t *room)
+{
+  pthread_mutex_lock (&spare_lock);
+  if (nr_spare > 0) {
+    *b = spare[--nr_spare].b;
+    *room = spare[nr_spare].room;
+  }
+  pthread_mutex_unlock (&spare_lock);
+}
+
+static void
+give_spare (struct blob *b, uint64_t room)
+{
+  if (room > 0)
+    memset (b->data, 0, b->len);
+  b->len = 0;
+  pthread_mutex_lock (&spare_lock);
+  if (room > 0 && nr_spare < sizeof spare / sizeof spare[0]) {
+    spare[nr_spare].b = *b;
+    spare[nr_spare++].room = room;
+  }
+  else
+    blob_free (b);
+  pthread_mutex_unlock (&spare_lock);
+}
+
 /* Sets the size.  What is behind the end is zeros, in whole sectors. */
 static void
 resize (struct blob *b, uint64_t *room, uint64_t size)
@@ -100,7 +135,6 @@ resize (struct blob *b, uint64_t *room, uint64_t size)
 static void
 copy_contents (struct blob *b, uint64_t *room, const struct blob *from)
 {
-  resize (b, room, 0);
   resize (b, room, from->len);
   if (from->len > 0)
     memcpy (b->data, from->data, from->len);
@@ -558,6 +592,9 @@ simdisk_add (struct simdisk *s, const char *path)
   CHECK (s->nr_files <= 2);
   f->path = strdup (path);
   CHECK (f->path != NULL);
+  take_spare (&f->now, &f->now_room);
+  take_spare (&f->durable, &f->durable_room);
+  take_spare (&f->cut, &f->cut_room);
   f->appears = access (path, F_OK) == -1;
   if (!f->appears)
     blob_load (path, &b);
@@ -593,9 +630,9 @@ simdisk_free (struct simdisk *s)
     for (i = 0; i < f->n; i++)
       free (f->log[i].data);
     free (f->log);
-    blob_free (&f->now);
-    blob_free (&f->durable);
-    blob_free (&f->cut);
+    give_spare (&f->now, f->now_room);
+    give_spare (&f->durable, f->durable_room);
+    give_spare (&f->cut, f->cut_room);
     free (f->path);
   }
   pthread_mutex_destroy (&s->lock);
