@@ -144,10 +144,13 @@ def special(path):
         done = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path],
                               capture_output=True, text=True, check=False)
         for line in done.stdout.splitlines():
+            if line.endswith(">:"):
+                function = line
+            # (Most lines of a large library are none of these.)
+            if not ("lock" in line or "xchg" in line or "syscall" in line):
+                continue
             m = re.match(r"\s*([0-9a-f]+):\s+(.*)", line)
             if not m:
-                if line.endswith(">:"):
-                    function = line
                 continue
             if re.match(r"lock\b|xchg\b.*\(", m.group(2)):
                 locked.add(int(m.group(1), 16))
