@@ -50,8 +50,10 @@ both_status ()
 
 nothing_left ()
 {
-  [ -z "$(ls -A private)" ] || fail "left in TMPDIR: $(ls -A private)"
-  if ls -A ours | grep -F .qcow2-new; then fail "left beside the image"; fi
+  if compgen -G 'private/*' || compgen -G 'private/.[!.]*'; then fail "left in TMPDIR"; fi
+  if compgen -G 'ours/*.qcow2-new*' || compgen -G 'ours/.*.qcow2-new*'; then
+    fail "left beside the image"
+  fi
 }
 
 # img_refused PATTERN ARGUMENT...: ours refuses, in one line, with exit status 1.
