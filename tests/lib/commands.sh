@@ -5,7 +5,9 @@
 # name.  To be sourced after functions.sh and ceph.sh.
 #
 # Differences from a user's machine:
-#   nbdkit              "qcow2" is the plugin that was built, not an installed one
+#   nbdkit              "qcow2" is the plugin that was built, not an installed one, and
+#                       does not measure PBKDF2 (hastycpu)
+#   cmp                 is qemu-img compare, which skips holes
 #   /tmp/NAME.sock      is in a private directory
 #   /dev/vg/NAME        is a link there, if the test has made one; otherwise the command
 #                       is not run
@@ -36,7 +38,13 @@ for a; do
   [ "\$a" != qcow2 ] || a='$PLUGIN'
   args+=("\${a/https:\/\/example.com\//http://127.0.0.1/}")
 done
+hasty='$abs_top_builddir/tests/lib/.libs/hastycpu.so'
+if [ -e "\$hasty" ]; then export LD_PRELOAD="\$hasty"; fi
 exec '$(command -v "$NBDKIT")' "\${args[@]}"
+SCRIPT
+cat > "$tmp/bin/cmp" <<'SCRIPT'
+#!/bin/bash
+[ $# = 2 ] && [ "$(qemu-img compare -f raw -F raw "$@")" = "Images are identical." ]
 SCRIPT
 cat > "$tmp/bin/curl" <<SCRIPT
 #!/bin/bash
