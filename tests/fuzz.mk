@@ -16,7 +16,8 @@ engine/fuzz/%.o: $(srcdir)/fuzz/%.c
 	  $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) \
 	    $(door_cflags) $(CFLAGS) -DFUZZING -MMD -MP -c -o $@ $<
 
-$(fuzzers): engine/%: engine/%.o libserver.la libdoor.la $(LDADD)
+$(fuzzers): engine/%: engine/%.o libserver.la libdoor.la libtest.la \
+	    ../core/libqcow2core.la
 	$(AM_V_CCLD)$(LIBTOOL) $(AM_V_lt) --tag=CC --mode=link $(FUZZ_LINKER) \
 	  $(AM_CFLAGS) $(server_ldflags) $(LDFLAGS) -o $@ $^ $(LIB_FUZZING_ENGINE) $(LIBS)
 
