@@ -16,7 +16,7 @@ snapshot_is_there ()
 {
   qemu-img snapshot -U -l a.qcow2 | grep -q backup-
 }
-# The backup takes the instant, but cannot read anything.
+# The backup takes the instant, and opens it and its file, but cannot read anything.
 start_nbdkit --filter=pause -- control="$sockdir/qmp" pause-control="$sockdir/pause" \
   bitmap-durable=true a.qcow2
 "$python" -c '
@@ -28,7 +28,8 @@ assert s.recv(1) == b"P"' "$sockdir/pause"
 "$IMG" --control "$sockdir/qmp" backup --verify --nbd "$uri" disk backups 2> err &
 backup=$!
 helper_pids+=("$backup")
-await -p $backup snapshot_is_there || fail "no snapshot: $(cat err)"
+await -p $backup test -s backups/000001.qcow2.part || fail "no copy: $(cat err)"
+snapshot_is_there
 kill9_nbdkit main
 start_nbdkit control="$sockdir/qmp" bitmap-durable=true a.qcow2
 nbdsh_run -c 'h.pwrite(b"2" * 5000000, 3000000); h.flush()'
