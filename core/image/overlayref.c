@@ -31,6 +31,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "util/text.h"
 #include "format/format.h"
@@ -41,13 +42,13 @@
 /* Of a header that is not honest, a chain might have no end. */
 #define MOST_IMAGES 4096
 
-/* Without symbolic links, if it is there.  NULL: ENOMEM. */
+/* Without symbolic links, if it is there.  NULL: reported. */
 static char *
 real_path (const char *path)
 {
   char *real = realpath (path, NULL);
 
-  return real ? real : strdup (path);
+  return real ? real : memory_text (path);
 }
 
 /* How many bytes of the path are the directory, with the slash? */
@@ -80,10 +81,8 @@ overlayref_set (const struct image *image, const char *over, bool ahead)
   bool begun = false;
   int r = 0;
 
-  if (below == NULL || (over && real == NULL)) {
-    report_error ("%s: %m", storage_path (image->file));
+  if (below == NULL || (over && real == NULL))
     return -1;
-  }
   if (storage_is_remote (image->file) ||
       (over && (real[0] != '/' ||
                 strlen (real) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size))))
