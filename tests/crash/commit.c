@@ -87,9 +87,17 @@ is_empty (const struct trial *t, const struct blob *b)
 static void
 check_rest (const struct trial *t, const struct blob *base, const char *when)
 {
+  const uint64_t both = min64 (base->len, t->base.len), block = 4096;
   uint64_t i;
 
   for (i = 0; i < base->len; i++) {
+    /* (Byte by byte takes ThreadSanitizer long.) */
+    if (i % block == 0 && i + block <= both &&
+        memcmp (base->data + i, t->base.data + i, block) == 0) {
+      i += block - 1;
+      continue;
+    }
+
     const unsigned char was = i < t->base.len ? t->base.data[i] : 0;
 
     if ((i >= t->spec.size || !t->own[i]) && base->data[i] != was)
