@@ -6,12 +6,13 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
+requires strace -f -e trace=pwritev2 -e inject=pwritev2:delay_enter=1:when=9 true
 cd "$tmp"
 
-# on_terminal PARAMETER...: what appears on it.
+# on_terminal COMMAND...: what appears on it.
 on_terminal ()
 {
-  "$python" - "$NBDKIT" -U - "$PLUGIN" "$@" --run : <<'PY'
+  "$python" - "$@" <<'PY'
 import os, pty, sys
 pid, fd = pty.fork()
 if pid == 0:
@@ -30,12 +31,15 @@ sys.stdout.write(repr(text))
 PY
 }
 
-# The seconds are those of finding out how fast the machine is.
-slow=(encrypt=luks iter-time=2000 passphrase=x preallocation=full)
-on_terminal slow.qcow2 create=64M "${slow[@]}" | tee out
+create=("$NBDKIT" -U - "$PLUGIN")
+# One write takes longer than a second.
+slowly=(strace -f -qq -o /dev/null -e trace=pwritev2
+        -e inject=pwritev2:delay_enter=1200000:when=9)
+on_terminal "${slowly[@]}" "${create[@]}" slow.qcow2 create=64M preallocation=full --run : |
+  tee out
 grep -Eq "create: +[0-9]+ %, [0-9]+ MiB written" out
 grep -q '\\r\\x1b\[K.$' out
-on_terminal quick.qcow2 create=1M | tee out
+on_terminal "${create[@]}" quick.qcow2 create=1M --run : | tee out
 [ "$(cat out)" = "b''" ]
-"$NBDKIT" -U - "$PLUGIN" silent.qcow2 create=64M "${slow[@]}" --run : > out 2>&1
+"${slowly[@]}" "${create[@]}" silent.qcow2 create=64M preallocation=full --run : > out 2>&1
 [ ! -s out ]
