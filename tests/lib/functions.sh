@@ -45,16 +45,18 @@ soon=(prlimit --cpu=60)
 export abs_top_builddir
 PATH="$srcdir/lib/path:$PATH"
 
-# A Python with libnbd's module: the first one in the PATH often does not have it.
-# (tests/Makefile.am makes lib/python, which starts sooner.)
-python=
-for p in "${PYTHON:-}" "$abs_top_builddir/tests/lib/python/bin/python3" /usr/bin/python3 \
-         python3; do
-  if [ -n "$p" ] && "$p" -c 'import nbd' >/dev/null 2>&1; then
-    python="$p"
-    break
-  fi
-done
+# A Python with libnbd's module: that of tests/Makefile.am, which starts sooner, if it is
+# still made of the same one; otherwise the first one in the PATH often does not have it.
+python="$abs_top_builddir/tests/lib/python/bin/python3"
+if [ -n "${PYTHON:-}" ] || ! [ "$python" -ef "${python%/*}/../made-of" ]; then
+  python=
+  for p in "${PYTHON:-}" /usr/bin/python3 python3; do
+    if [ -n "$p" ] && "$p" -c 'import nbd' >/dev/null 2>&1; then
+      python="$p"
+      break
+    fi
+  done
+fi
 
 test_name="${0##*/}"
 test_name="${test_name%.sh}"
