@@ -246,6 +246,7 @@ filename_is_file (const char *path, const struct storage_hooks *hooks,
     return false;
   same = storage_same (other, file);
   storage_close (other);
+  errno = 0;
   return same;
 }
 

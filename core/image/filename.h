@@ -37,7 +37,7 @@ extern int filename_check_there (const char *path, const char *what, const char 
 extern bool filename_is_file (const char *path, const struct storage_hooks *,
                               const struct storage *file);
 /* Does NAME, as the backing file of the image at path IMAGE, mean FILE?  It may mean
- * nothing that exists.  False with ENOMEM: nobody knows.  Reports nothing. */
+ * nothing that exists (ENOENT).  False with ENOMEM: nobody knows.  Reports nothing. */
 extern bool filename_means (const char *image, const char *name,
                             const struct filename_rules *, const struct storage_hooks *,
                             const struct storage *file);

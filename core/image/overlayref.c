@@ -10,6 +10,7 @@
  * programs keep and ignore.  That is only a hint where to look.  What counts is found
  * there: an image that names this one as its backing file, and has data of its own, or
  * has in turn such an image over it (a snapshot may be taken of one that is still empty).
+ * If it names one that does not exist, that may be this one by another name.
  *
  * So a name of which nothing is true any more does no harm: that image was deleted,
  * renamed, emptied by a commit, or got another backing file; or a crash came before
@@ -41,6 +42,8 @@
 
 /* Of a header that is not honest, a chain might have no end. */
 #define MOST_IMAGES 4096
+/* Bytes of their L1 tables, which are read.  One with more counts as used. */
+#define MOST_TABLES (256u << 20)
 
 /* Without symbolic links, if it is there.  NULL: reported. */
 static char *
@@ -62,14 +65,18 @@ directory_length (const char *path)
 
 /* --- writing the name --- */
 
-static void
-plan (struct headerwrite *w, const char *below, const char *over)
+/* NULL: the header of the image at path BELOW cannot have the name of this one. */
+static const char *
+name_for (const struct image *image, const char *below, const char *over)
 {
   const size_t dir = directory_length (below);
 
+  if (over[0] != '/')
+    return NULL;
   if (dir == directory_length (over) && strncmp (below, over, dir) == 0)
     over += dir;
-  headerwrite_put_extension (w, QCOW2_EXT_OVERLAY, over, strlen (over));
+  return strlen (over) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size) ||
+    header_find_control (over, strlen (over)) ? NULL : over;
 }
 
 int
@@ -77,21 +84,20 @@ overlayref_set (const struct image *image, const char *over, bool ahead)
 {
   CLEANUP_FREE char *below = real_path (storage_path (image->file));
   CLEANUP_FREE char *real = over ? real_path (over) : NULL;
+  const char *const name = real && below ? name_for (image, below, real) : NULL;
   struct headerwrite *w;
   bool begun = false;
   int r = 0;
 
   if (below == NULL || (over && real == NULL))
     return -1;
-  if (storage_is_remote (image->file) ||
-      (over && (real[0] != '/' ||
-                strlen (real) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size))))
+  if (storage_is_remote (image->file) || (over && name == NULL))
     return 0;
   w = headerwrite_new (image->file, &image->header);
   if (w == NULL)
     return -1;
-  if (over)
-    plan (w, below, real);
+  if (name)
+    headerwrite_put_extension (w, QCOW2_EXT_OVERLAY, name, strlen (name));
   else
     headerwrite_drop_extension (w, QCOW2_EXT_OVERLAY);
   if (headerwrite_fits (w))
@@ -125,7 +131,8 @@ open_over (const struct image *image, const struct storage_hooks *hooks)
                      name);
   over = path ? image_open_file (path, &options) : NULL;
   if (over && image_read_header (over) == 0 && over->header.backing_file &&
-      filename_means (path, over->header.backing_file, NULL, hooks, image->file))
+      (filename_means (path, over->header.backing_file, NULL, hooks, image->file) ||
+       errno == ENOENT))
     return over;
   KEEP_ERRNO_FOR_BLOCK;
   image_close (over);
@@ -138,11 +145,14 @@ overlayref_check (const struct image *image, const struct storage_hooks *hooks)
   const char *const path = storage_path (image->file);
   struct image *top = NULL, *over;
   const bool before = report_silence (true);
+  uint64_t tables = 0;
   bool used = false;
   int r = 0;
 
   for (unsigned n = 0; n < MOST_IMAGES && (over = open_over (top ? top : image, hooks)); n++) {
-    used |= image_is_empty (over) != 1; /* (if it cannot be read, too) */
+    tables += over->header.l1_entries * sizeof (struct be64);
+    /* (If it cannot be read, too.) */
+    used = used || tables > MOST_TABLES || image_is_empty (over) != 1;
     image_close (top);
     top = over;
   }

@@ -5,8 +5,8 @@
 # is started with the name of the old one lets no client write it, and changes nothing in it;
 # the line in its log names both images.  It can still be read.  This is so whatever link or
 # directory leads to it, with QEMU's own changes of its header, and where the snapshot was
-# taken twice before anything was written.  It can be written again when the new image has
-# gone, or has nothing in it, and so can a copy.
+# taken twice before anything was written, also after they were renamed.  It can be written
+# again when the new image has gone, or has nothing in it, and so can a copy.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -96,6 +96,12 @@ cp "$base" "$tmp/copy.qcow2"
 current "$tmp/copy.qcow2"
 qemu-img create -q -f qcow2 -b "$base" -F qcow2 "$d/other.qcow2"
 io "$d/other.qcow2" 'write 0 64k'
+mv "$base" "$d/renamed.qcow2"
+old "$d/renamed.qcow2" "$d/o1.qcow2"
+mv "$d/renamed.qcow2" "$base"
+mv "$d" "$tmp/renamed"
+old "$tmp/renamed/base.qcow2" "$tmp/renamed/o1.qcow2"
+mv "$tmp/renamed" "$d"
 mv "$d/o1.qcow2" "$d/kept.qcow2"
 current "$base"
 
@@ -118,7 +124,15 @@ old "$base" "$tmp/e4.qcow2"
 old "$d/e1.qcow2" "$tmp/e4.qcow2"
 current "$tmp/e4.qcow2"
 
-# An image without space in its header is as before.
+# An image without space in its header is as before, and so is one that would not be opened
+# with the name.
+mkdir "$d/in"$'\n'lines
+ln -s "in"$'\n'lines "$d/link"
+make_image "$tmp/copy.qcow2" 8M
+start_nbdkit control="$sockdir/qmp" "$tmp/copy.qcow2"
+snapshot "$d/link/new.qcow2"
+stop_nbdkit
+current "$tmp/copy.qcow2"
 make_image "$tmp/small.qcow2" 1M cluster_size=512
 long="$d/$(printf '%0200d' 1)"
 mkdir "$long" "$long/$(printf '%0200d' 1)"

@@ -3,7 +3,7 @@
 #
 # The name of an image on top, in a header that is not honest: what is no regular file, is no
 # image, or does not lie over this one, changes nothing and is not waited for; a ring of images
-# ends; a name that cannot be one is refused when the server starts.  No URI is connected to.
+# ends soon; a name that cannot be one is refused when the server starts.  No URI is connected to.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -72,13 +72,23 @@ named "$img" one two
 refused_always 'twice' "$img"
 
 # A ring: each names the other as the one below it, and as the one on top.
-for other in a b; do
-  named "$img" $other.qcow2
-  qemu-img rebase -u -f qcow2 -b $other.qcow2 -F qcow2 "$img"
-  mv "$img" "$d/ring-$other.qcow2"
-done
-mv "$d/ring-b.qcow2" "$d/a.qcow2"
-mv "$d/ring-a.qcow2" "$d/b.qcow2"
-NBDKIT_WRAPPER="${soon[*]}" start_nbdkit "$img" backing="$d/raw" backing-format=raw
+ring ()
+{
+  for other in a b; do
+    named "$img" $other.qcow2
+    qemu-img rebase -u -f qcow2 -b $other.qcow2 -F qcow2 "$img"
+    mv "$img" "$d/ring-$other.qcow2"
+  done
+  mv "$d/ring-b.qcow2" "$d/a.qcow2"
+  mv "$d/ring-a.qcow2" "$d/b.qcow2"
+  NBDKIT_WRAPPER="${soon[*]}" start_nbdkit "$img" backing="$d/raw" backing-format=raw
+}
+
+ring
 nbdsh_run -c 'h.pwrite(b"x" * 512, 0)'
+stop_nbdkit
+# With large tables, nobody looks at all of it.
+make_image "$d/good.qcow2" 2P
+ring
+refused_connection 'is not written'
 stop_nbdkit
