@@ -139,8 +139,9 @@ backupcopy_run (const struct backupcopy *c, struct copytarget *t, uint64_t *byte
     .settled = c->settled, .opaque = c->opaque,
   };
 
-  return copy_all (&copy, &words, true, &watch, bytes) == -1 ||
-    (!full && zero_what_has_gone (c, &t->end) == -1) ? -1 : 0;
+  /* (What is said to be settled changes no more.) */
+  return (!full && zero_what_has_gone (c, &t->end) == -1) ||
+    copy_all (&copy, &words, true, &watch, bytes) == -1 ? -1 : 0;
 }
 
 int
