@@ -24,9 +24,10 @@
  *
  * In place (--onto), what was cut off after the copy began is a mixture, which only that
  * very image can make whole: from then on the manifest names the bitmap of the instant,
- * too.  A backup that cannot go on merges the base into it, and it is the base.  Whether
- * the target is the same, its marks tell (ontomarks.c): those of the newest generation
- * where nothing was to be written, and those of what was copied.
+ * too.  A backup that cannot go on merges the base into it, and it is the base: until the
+ * manifest says so, both are needed.  Whether the target is the same, its marks tell
+ * (ontomarks.c): those of the newest generation where nothing was to be written, and
+ * those of what was copied.
  *
  * Otherwise, if any of it fails, or a process is killed, the next backup finds bitmaps
  * that belong to this repository (their names begin with its id) but are not the base.
@@ -232,7 +233,7 @@ judge (const struct backup *b)
 
   return n == 0 ? "it is the first backup"
     : newest.incomplete && name == NULL ? "a full backup was cut off"
-    : base == NULL ? no_bitmap
+    : base == NULL || (newest.copying && older == NULL) ? no_bitmap
     : is_flag (base, "inconsistent") || is_flag (older, "inconsistent")
     ? "the bitmap is inconsistent: the server has ended unexpectedly"
     : b->disk->size < newest.size ? "the disk has become smaller"
@@ -255,25 +256,62 @@ add_edit (struct edits *e, enum bitmapedit_what what, const char *name, const ch
   e->list[e->n++] = (struct bitmapedit) { .what = what, .name = name, .merged = merged };
 }
 
-/* The bitmaps that are there become the base alone, if there is one. */
+/* What the other bitmaps know, the base knows, and it records. */
 static void
-plan_tidy (const struct backup *b, struct edits *e)
+plan_merges (const struct backup *b, struct edits *e)
 {
   const struct repository_generation newest = get_newest (b);
-  const json_t *base = b->base ? find_bitmap (b, b->base) : NULL, *bitmap;
-  const bool merges = base && !is_flag (base, "recording");
+  const json_t *base = find_bitmap (b, b->base), *bitmap;
+  const bool merges = !is_flag (base, "recording");
   size_t i;
 
   json_array_foreach (b->disk->bitmaps, i, bitmap)
-    if (base && bitmap != base && is_ours (b, bitmap) &&
+    if (bitmap != base && is_ours (b, bitmap) &&
         ((merges && is_flag (bitmap, "recording")) ||
          (newest.copying && strcmp (jsontext_text (bitmap, "name"), newest.bitmap) == 0)))
       add_edit (e, BITMAP_MERGE, b->base, jsontext_text (bitmap, "name"));
   if (merges)
     add_edit (e, BITMAP_ENABLE, b->base, NULL);
+}
+
+/* All but the base. */
+static void
+plan_removals (const struct backup *b, struct edits *e)
+{
+  const json_t *bitmap;
+  size_t i;
+
   json_array_foreach (b->disk->bitmaps, i, bitmap)
-    if (bitmap != base && is_ours (b, bitmap))
+    if (is_ours (b, bitmap) &&
+        (b->base == NULL || strcmp (jsontext_text (bitmap, "name"), b->base) != 0))
       add_edit (e, BITMAP_REMOVE, jsontext_text (bitmap, "name"), NULL);
+}
+
+static int
+do_edits (const struct backup *b, struct edits *e)
+{
+  const struct backupdisk_edit edit = { NULL, e->list, e->n };
+  const int r = e->n == 0 ? 0 : backupdisk_edit (b->disk, &edit, 1);
+
+  e->n = 0;
+  return r;
+}
+
+/* The bitmaps that are there become the base alone, if there is one.  In place, what was
+ * cut off needs two, as long as the manifest does not say that the base knows all. */
+static int
+tidy_bitmaps (const struct backup *b, struct edits *e)
+{
+  const struct repository_generation newest = get_newest (b);
+
+  if (b->base)
+    plan_merges (b, e);
+  if (b->base && newest.copying && strcmp (newest.copying, newest.bitmap) != 0 &&
+      (do_edits (b, e) == -1 ||
+       repository_begin_onto (b->repository, b->base, b->base) == -1))
+    return -1;
+  plan_removals (b, e);
+  return do_edits (b, e);
 }
 
 static int
@@ -311,9 +349,7 @@ tidy (struct backup *b)
   e.list = memory_new (2 * json_array_size (b->disk->bitmaps) + 1, sizeof *e.list);
   if (e.list == NULL)
     return -1;
-  plan_tidy (b, &e);
-  r = e.n == 0 ? 0
-    : backupdisk_edit (b->disk, &(struct backupdisk_edit) { NULL, e.list, e.n }, 1);
+  r = tidy_bitmaps (b, &e);
   free (e.list);
   return r == -1 ? -1 : drop_snapshots (b);
 }
@@ -454,6 +490,9 @@ name_file (struct backup *b, bool raw)
 
   b->g.number = repository_next (b->repository);
   b->g.size = round_up (b->shown.end.size, SECTOR);
+  if (b->done > b->g.size)
+    return report_refusal (EINVAL, "%s: more was copied than the disk has, says the "
+                           "manifest: it is damaged", b->disk->name);
   b->g.raw = raw;
   b->g.estranged = b->why_full == no_bitmap;
   if (b->onto) {
@@ -1003,7 +1042,9 @@ tell (const struct backup *all, unsigned n)
             b->why_full ? ")" : "");
     if (b->goes_on) {
       print_name (b);
-      printf ("it went on with one that was cut off, and shows the disk of %s\n", b->date);
+      fputs ("it went on with one that was cut off, and shows the disk of ", stdout);
+      jsontext_put (b->date, stdout);
+      putchar ('\n');
     }
     if (b->removed > 0) {
       print_name (b);

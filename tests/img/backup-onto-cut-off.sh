@@ -3,7 +3,8 @@
 #
 # A backup with --onto that was cut off has left a mixture.  The next one does not go on from it
 # as if only the disk had changed: it is a full one if that was a full one, or if the image is
-# an older copy by now; several in a row that were cut off are continued.
+# an older copy by now, or lacks one of the two bitmaps; several in a row that were cut off are
+# continued.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
@@ -59,6 +60,24 @@ io a.qcow2 'write -P 31 1M 2M' 'write -P 32 5M 2M'
 cut_off
 cp older.qcow2 a.qcow2
 same 'full backup .*does not have the bitmap'
+
+# The one before does not record, but it knows what is not yet copied.
+io a.qcow2 'write -P 41 1M 2M' 'write -P 42 5M 2M'
+cut_off
+qemu-img bitmap --remove a.qcow2 \
+  "$("$python" -c 'import json; print(json.load(open("backups/manifest.json"))["generations"][0]["bitmap"])')"
+same 'full backup .*does not have the bitmap'
+
+# The next one, which tidies, is killed when it replaces the manifest.
+for n in 1 2; do
+  io a.qcow2 "write -P 5$n 1M 2M" 'write -P 53 5M 2M'
+  cut_off
+  if strace -f -qq -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=$n \
+    "$IMG" backup -q --onto device.raw a.qcow2 backups; then
+    fail "not killed"
+  fi
+  same "incremental backup"
+done
 
 # The same in use.
 start_nbdkit control="$sockdir/qmp" a.qcow2
