@@ -321,6 +321,10 @@ judge (const json_t *m)
   p = json_object_get (m, "part");
   if (p && (text_of (p, "bitmap") == NULL || text_of (p, "date") == NULL))
     return "the part of a generation has no bitmap or date";
+  if (json_integer_value (json_object_get (p, "done")) < 0 ||
+      (text_of (p, "onto") && number_of (p, "done") > 0 &&
+       json_array_size (json_object_get (p, "marks")) == 0))
+    return "the part of a generation does not say what was copied";
   return NULL;
 }
 

@@ -31,3 +31,28 @@ for what in 'raw no' 'raw yes' 'qcow2 yes'; do
   qemu-img compare -f qcow2 -F raw a.qcow2 restored.raw
   rm -r a.qcow2 backups restored.raw
 done
+
+# In place, the manifest has to say what was copied.
+cd ours
+qemu-img create -q -f qcow2 a.qcow2 48M
+qemu-io -f qcow2 -c 'write -P 1 0 48M' a.qcow2
+truncate -s 48M device.raw
+strace -f -qq -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=3 \
+  "$IMG" backup -q -r 6M --onto device.raw a.qcow2 backups || :
+cp backups/manifest.json manifest.json
+for change in 'p["done"] = -p["done"]' 'del p["marks"]' 'p["marks"] = []' 'p["done"] = 1 << 60'; do
+  "$python" - "$change" <<'PY'
+import json
+import sys
+m = json.load(open("manifest.json"))
+p = m["part"]
+assert p["done"] > 0, p
+exec(sys.argv[1])
+json.dump(m, open("backups/manifest.json", "w"))
+PY
+  img_refused 'does not say what was copied|more was copied than the disk has' \
+    backup --onto device.raw a.qcow2 backups
+done
+cp manifest.json backups/
+img backup -q --onto device.raw a.qcow2 backups
+qemu-img compare -f qcow2 -F raw a.qcow2 device.raw
