@@ -456,7 +456,7 @@ make_marks (struct backup *b, uint64_t before)
 }
 
 /* The manifests get to know how far all are, so that the next backup can go on with all
- * of them.  (In place, not without a mark: it could not be seen there.) */
+ * of them.  (In place, not if an empty target would look the same.) */
 static int
 settle (void *opaque, uint64_t before, uint64_t copied)
 {
@@ -466,7 +466,7 @@ settle (void *opaque, uint64_t before, uint64_t copied)
     return 0;
   if (make_marks (b, before) == -1)
     return -1;
-  if (b->onto && json_array_size (b->marks) == 0)
+  if (b->onto && !ontomarks_tell (b->marks))
     return 0;
   b->done = before;
   for (unsigned i = 0; i < b->disks; i++) {

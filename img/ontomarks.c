@@ -29,7 +29,8 @@
 #include "img/ontomarks.h"
 
 #define BLOCK 4096
-#define MARKS 64                /* of all data, and as many of what is new */
+#define MARKS 63                /* of all data, and as many of what is new; and the last
+                                   block of each, which a target lacks that was cut off */
 
 struct hash { char text[17]; };
 
@@ -40,17 +41,23 @@ no_memory (void)
 }
 
 static int
-hash_block (const struct copy_end *target, uint64_t at, struct hash *h)
+hash_bytes (const unsigned char buf[BLOCK], struct hash *h)
 {
-  unsigned char buf[BLOCK], digest[EVP_MAX_MD_SIZE] = { 0 };
+  unsigned char digest[EVP_MAX_MD_SIZE] = { 0 };
 
-  if (target->ops->read (target, buf, sizeof buf, at) == -1)
-    return -1;
-  if (EVP_Digest (buf, sizeof buf, digest, NULL, EVP_sha256 (), NULL) != 1)
+  if (EVP_Digest (buf, BLOCK, digest, NULL, EVP_sha256 (), NULL) != 1)
     return report_refusal (EIO, "cannot make a checksum");
   for (unsigned i = 0; i < sizeof h->text / 2; i++)
     snprintf (h->text + 2 * i, 3, "%02x", digest[i]);
   return 0;
+}
+
+static int
+hash_block (const struct copy_end *target, uint64_t at, struct hash *h)
+{
+  unsigned char buf[BLOCK];
+
+  return target->ops->read (target, buf, sizeof buf, at) == -1 ? -1 : hash_bytes (buf, h);
 }
 
 /* --- making --- */
@@ -60,8 +67,8 @@ ontomarks_begin (struct ontomarks *m, const struct copy_end *all,
                  const struct copy_end *changes, const struct copy_end *target)
 {
   *m = (struct ontomarks) {
-    .target = target, .of[0] = { all, BLOCK, .list = json_array () },
-    .of[1] = { changes, BLOCK, .list = json_array () },
+    .target = target, .of[0] = { all, BLOCK, .last = UINT64_MAX, .list = json_array () },
+    .of[1] = { changes, BLOCK, .last = UINT64_MAX, .list = json_array () },
   };
 }
 
@@ -70,6 +77,13 @@ ontomarks_end (struct ontomarks *m)
 {
   for (unsigned i = 0; i < 2; i++)
     json_decref (m->of[i].list);
+}
+
+/* The mark at this offset.  LIST, or NULL. */
+static json_t *
+append (json_t *list, uint64_t at)
+{
+  return jsontext_append (list, jsontext_object ({ "offset", jsontext_number (at) }));
 }
 
 /* They are a step apart; twice as far from now on. */
@@ -86,14 +100,14 @@ static int
 take_data (struct ontomarks_sample *s, uint64_t at, uint64_t len)
 {
   for (uint64_t next = round_up (s->data, s->step); next < s->data + len; next += s->step) {
-    s->list = jsontext_append (s->list, jsontext_object (
-      { "offset", jsontext_number (round_down (at + (next - s->data), BLOCK)) }));
+    s->list = append (s->list, round_down (at + (next - s->data), BLOCK));
     if (s->list == NULL)
       return no_memory ();
     if (json_array_size (s->list) > MARKS)
       thin_out (s);
   }
   s->data += len;
+  s->last = round_down (at + len - 1, BLOCK);
   return 0;
 }
 
@@ -134,6 +148,24 @@ hash_new (const struct ontomarks *m, const json_t *list)
   return 0;
 }
 
+/* The sample, and the last block. */
+static int
+give (const struct ontomarks *m, const struct ontomarks_sample *s, json_t *marks)
+{
+  json_t *last = json_array ();
+  int r = 0;
+
+  if (s->last != UINT64_MAX)
+    last = append (last, s->last);
+  if (hash_new (m, s->list) == -1 || hash_new (m, last) == -1)
+    r = -1;
+  else if (last == NULL || json_array_extend (marks, s->list) == -1 ||
+           json_array_extend (marks, last) == -1)
+    r = no_memory ();
+  json_decref (last);
+  return r;
+}
+
 int
 ontomarks_make (struct ontomarks *m, uint64_t before, json_t **marks)
 {
@@ -141,12 +173,25 @@ ontomarks_make (struct ontomarks *m, uint64_t before, json_t **marks)
   before = round_down (before, BLOCK);
   for (unsigned i = 0; i < 2; i++)
     if ((m->of[i].end && walk (&m->of[i], m->before, before) == -1) ||
-        hash_new (m, m->of[i].list) == -1)
+        give (m, &m->of[i], *marks) == -1)
       return -1;
-    else if (json_array_extend (*marks, m->of[i].list) == -1)
-      return no_memory ();
   m->before = before;
   return 0;
+}
+
+bool
+ontomarks_tell (const json_t *marks)
+{
+  static const unsigned char zeros[BLOCK];
+  struct hash h = { "" };
+  const json_t *m;
+  size_t i;
+
+  if (hash_bytes (zeros, &h) == 0)
+    json_array_foreach (marks, i, m)
+      if (strcmp (h.text, jsontext_text (m, "hash")) != 0)
+        return true;
+  return false;
 }
 
 /* --- checking --- */

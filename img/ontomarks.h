@@ -8,6 +8,7 @@
 #ifndef QCOW2_IMG_ONTOMARKS_H
 #define QCOW2_IMG_ONTOMARKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <jansson.h>
@@ -23,6 +24,7 @@ struct ontomarks {
     const struct copy_end *end; /* or NULL */
     uint64_t step;              /* marks are as far apart, in bytes of data */
     uint64_t data;              /* that came by */
+    uint64_t last;              /* block of it; UINT64_MAX: there was none */
     json_t *list;
   } of[2];                      /* all, and what is new */
 };
@@ -35,6 +37,8 @@ extern void ontomarks_end (struct ontomarks *);         /* zeros are accepted */
 /* *MARKS, for the manifest: what is before BEFORE is there, and changes no more; the next
  * time it is no less.  The caller frees *MARKS, also on failure. */
 extern int ontomarks_make (struct ontomarks *, uint64_t before, json_t **marks);
+/* Does an empty target not have all of them? */
+extern bool ontomarks_tell (const json_t *marks);
 /* A backup that was cut off has perhaps written where CHANGES has something, or ALL has
  * no data any more. */
 struct ontomarks_cut { const struct copy_end *all, *changes; };
