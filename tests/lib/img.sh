@@ -51,7 +51,7 @@ both_status ()
 nothing_left ()
 {
   if compgen -G 'private/*' || compgen -G 'private/.[!.]*'; then fail "left in TMPDIR"; fi
-  if compgen -G 'ours/*.qcow2-new*' || compgen -G 'ours/.*.qcow2-new*'; then
+  if compgen -G 'ours/*.qcow2-new*' || compgen -G 'ours/.*qcow2-new*'; then
     fail "left beside the image"
   fi
 }
