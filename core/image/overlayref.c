@@ -17,9 +17,9 @@
  * anything was written to it.  Nor does the name in a copy, which is another file.
  *
  * The name is relative to the directory of the old image if the new one is in it, so that
- * both can move together, and absolute otherwise; without symbolic links.  It is a path,
- * never a URI, and is opened as the names of backing files are: without waiting, and only
- * regular files and block devices.
+ * both can move together, and absolute otherwise; without symbolic links, but for those
+ * to devices.  It is a path, never a URI, and is opened as the names of backing files
+ * are: without waiting, and only regular files and block devices.
  *
  * Locks: none.  Whoever uses the new image has locked the old one as a reader.
  */
@@ -54,6 +54,19 @@ real_path (const char *path)
   return real ? real : memory_text (path);
 }
 
+/* The same.  But what a link to a device leads to may be another one after the next start
+ * of the host. */
+static char *
+lasting_path (const char *path)
+{
+  char *real = real_path (path);
+
+  if (real == NULL || path[0] != '/' || strncmp (real, "/dev/", 5) != 0)
+    return real;
+  free (real);
+  return memory_text (path);
+}
+
 /* How many bytes of the path are the directory, with the slash? */
 static size_t
 directory_length (const char *path)
@@ -83,7 +96,7 @@ int
 overlayref_set (const struct image *image, const char *over, bool ahead)
 {
   CLEANUP_FREE char *below = real_path (storage_path (image->file));
-  CLEANUP_FREE char *real = over ? real_path (over) : NULL;
+  CLEANUP_FREE char *real = over ? lasting_path (over) : NULL;
   const char *const name = real && below ? name_for (image, below, real) : NULL;
   struct headerwrite *w;
   bool begun = false;
