@@ -7,14 +7,14 @@
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 . "$srcdir/lib/img.sh"
-requires strace -f -o /dev/null -e trace=renameat -e inject=renameat:signal=KILL:when=1 true
+requires strace -f -o /dev/null -e trace=fdatasync -e inject=fdatasync:signal=KILL:when=1 true
 cd ours
 
-# cut_off CALL WHEN [OPTION...]: after some seconds.
+# cut_off: after some seconds, when it syncs the target again.
 cut_off ()
 {
-  if strace -f -qq -o /dev/null -e trace="$1" -e inject="$1:signal=KILL:when=$2" "${@:3}" \
-    "$IMG" backup -q -r 6M --onto device.raw a.qcow2 backups; then
+  if strace -f -qq -o /dev/null -e trace=fdatasync -e inject=fdatasync:signal=KILL:when=2 \
+    -P "$PWD/device.raw" "$IMG" backup -q -r 6M --onto device.raw a.qcow2 backups; then
     fail "not killed"
   fi
 }
@@ -28,7 +28,7 @@ same ()
 make_image a.qcow2 48M preallocation=full
 io a.qcow2 'write -P 1 1100k 16k' 'write -P 1 40M 16k'
 truncate -s 48M device.raw
-cut_off pwritev2 2 -P "$PWD/device.raw"
+cut_off
 rm device.raw
 truncate -s 48M device.raw
 same
@@ -36,7 +36,7 @@ same
 rm -r a.qcow2 backups
 make_image a.qcow2 48M
 io a.qcow2 'write -P 1 0 48M'
-cut_off renameat 3
+cut_off
 size="$("$python" -c 'import json; print(json.load(open("backups/manifest.json"))["part"]["done"])')"
 truncate -s $((size - 4096)) device.raw
 truncate -s 48M device.raw
