@@ -296,9 +296,11 @@ static void
 use (const struct attempt_image *t, struct rng *rng)
 {
   static int (*const uses[]) (const struct disk_options *) = {
-    use_exports, use_directory, use_description, use_map, use_check,
+    use_exports, use_description, use_map, use_check, use_directory,
   };
-  int (*const how) (const struct disk_options *) = uses[rng_below (rng, 5)];
+  /* (A directory has files.) */
+  int (*const how) (const struct disk_options *) =
+    uses[rng_below (rng, reach_server () ? 4 : 5)];
   struct disk_options o = t->options;
   struct fault fault = { .ops = 1 << STORAGE_OP_READ, .err = EIO, .times = 1 };
   CLEANUP_FREE uint64_t *chosen = NULL;

@@ -248,7 +248,14 @@ static void
 rebase_again (void *opaque, const struct remains *left)
 {
   struct trial *const first = opaque;
-  struct trial t = *first;
+  /* (Not all of it: other threads still use some.) */
+  struct trial t = {
+    .spec = first->spec, .to = first->to, .streams = first->streams, .base = first->base,
+    .from = first->from, .contents = first->contents, .old = first->old,
+    .new = first->new, .had = first->had, .has_bitmap = first->has_bitmap,
+    .pushed = first->pushed, .buf = first->buf,
+    .interrupt.cutting = first->interrupt.cutting,
+  };
   const unsigned long leaks = survivor_check (left->file, true, left->when);
   struct disk_options options = first->options;
   struct blob after;

@@ -23,12 +23,12 @@ r=$RANDOM
 KINDS="${KINDS:-$(printf '%s\n' "${kinds[@]}" | shuf -n "$n" --random-source=<(yes "$r") |
   paste -sd,)}"
 
-"$script" --program="$abs_top_builddir/img/nbdkit-qcow2-img" --images="$KINDS" > table
+"$script" --program="$abs_top_builddir/img/nbdkit-qcow2-img" --images="$KINDS" > "$tmp/table"
 # (The marks of the kinds depend on which there are.)
 commands ()
 {
   sed -n '/^ *A\(  [B-Z]\)*$/,/=  the same/{ s/^ *//; s/  .*//; /^[a-z][a-z]/p }' "$1"
 }
-diff <(commands table) <(commands "$doc")
+diff <(commands "$tmp/table") <(commands "$doc")
 [ "$(commands "$doc" | wc -l)" -gt 50 ]
-grep -q '^info IMG  *[=a]\(  [=a]\)*$' table
+grep -q '^info IMG  *[=a]\(  [=a]\)*$' "$tmp/table"

@@ -17,8 +17,8 @@ cost ()
 
 cost --help | grep -e --requests > /dev/null || fail "no help"
 
-cost --requests 1000 --threads 1 | tee table
-"$python" - table <<'PY'
+cost --requests 1000 --threads 1 | tee "$tmp/table"
+"$python" - "$tmp/table" <<'PY'
 import re, sys
 
 rows = {}
