@@ -349,6 +349,7 @@ walk_extensions (struct first_cluster *c, const uint8_t *buf)
     switch (get32 (ext.type)) {
     case QCOW2_EXT_BACKING_FORMAT: case QCOW2_EXT_FEATURE_NAMES: case QCOW2_EXT_BITMAPS:
     case QCOW2_EXT_CRYPTO: case QCOW2_EXT_DATA_FILE: case QCOW2_EXT_OVERLAY:
+    case QCOW2_EXT_ORIGIN:
       break;
     default:
       if (c->nr_unknown < MOST_UNKNOWN)
@@ -396,6 +397,9 @@ judge_names (const struct policy *p, const struct first_cluster *c, json_t **fou
                "have", c->h.backing_format);
   if (p->refuse[EXTERNAL_NAME] && c->h.overlay)
     add_named (found, EXTERNAL_NAME, "it names an image on top of it", c->h.overlay);
+  if (p->refuse[EXTERNAL_NAME] && c->h.origin)
+    add_named (found, EXTERNAL_NAME, "it names an image from which its disk has come",
+               c->h.origin);
 }
 
 static void

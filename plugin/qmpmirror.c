@@ -71,6 +71,8 @@ catch_up (struct job *j, void *opaque)
 {
   const struct work *w = opaque;
 
+  if (job_pivots (j))
+    mirror_announce (w->mirror);
   return qmpfollow_catch_up (j, mirror_follow (w->mirror));
 }
 

@@ -49,11 +49,11 @@
  *   rest                           what clients have written meanwhile
  *   flush, disk_change, rest       as above; a client that keeps an older generation is
  *                                  in the way.  The base is clean, and by itself the disk
- *   disk_change                    the next generation has the base as its top
+ *   disk_change                    the next generation has the base as its top, and the
+ *                                  headers say so (overlayref.c)
  *   open the gate                  from then on, what clients flush is in the base alone
  *
- * No file says then which one is the disk: the reply to the command, and a line in the
- * server's log before the gate opens, tell that it is done.
+ * A line in the server's log tells it, too, before the gate opens.
  *
  * Internal snapshots show the base where they have no data of their own, and would show
  * something else afterwards (QEMU lets that happen).  So layers that are copied must have
@@ -126,6 +126,7 @@ struct commit {
   struct layers *next;          /* the chain after it */
   struct image *fresh, *fresh_above;    /* layers of it that were read anew; NULL: none */
   struct shadow *emptied;
+  int named;                    /* as overlayref_arrive has left the base */
   int error;                    /* of what could not fail at once */
 };
 
@@ -818,17 +819,21 @@ commit_stay (struct commit *c)
   return c->changed ? 0 : -1;
 }
 
-/* Clients that write still wait.  (If the base goes on to name the image on top, it is
- * refused as a disk while that is there.) */
+static int
+arrive (void *opaque, struct image *present)
+{
+  struct commit *c = opaque;
+
+  c->named = overlayref_arrive (c->change.top, present);
+  return c->named == -1 ? -1 : 0;
+}
+
 static void
-tell_move (void *opaque, struct alloc *alloc)
+tell_move (void *opaque, const struct image *before)
 {
   const struct commit *c = opaque;
 
-  (void) alloc;
-  overlayref_set (disk_inside (c->disk).view->image, NULL, false);
-  report_event (EVENT_MOVED, storage_path (layers_file (c->stack, c->what.base)),
-                "the disk has moved here from %s", storage_path (layers_file (c->stack, 0)));
+  overlayref_moved (before, c->change.top, c->named);
 }
 
 /* The base is at rest. */
@@ -840,12 +845,15 @@ go_down (struct commit *c)
   int r = -1;
 
   c->change = (struct disk_change) {
-    .opaque = c, .release = tell_move, .data_file = true, .top = top, .over = over,
+    .opaque = c, .make = arrive, .moved = tell_move, .data_file = true, .top = top,
+    .over = over,
   };
   if (top && over &&
       layers_share (over, c->stack, c->what.base, layers_count (c->stack)) == 0)
     r = disk_change (c->disk, &c->change);
   KEEP_ERRNO_FOR_BLOCK;
+  if (r == -1)
+    overlayref_stay (layers_image (c->stack, c->what.base));
   layers_free (over);
   image_close (top);
   return r;

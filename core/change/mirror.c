@@ -11,9 +11,9 @@
  *
  * A crash.  The old image is whole at each instant, and so is the target from the moment
  * when it came to rest.  Until the gate opens, clients have flushed nothing that is not
- * in the old image; from then on, what they flush is in the target alone.  No file says
- * which one is the disk: the reply to the command, and a line in the server's log before
- * the gate opens, tell that the pivot is done.
+ * in the old image; from then on, what they flush is in the target alone.  Before the
+ * gate opens, the headers say which one is the disk (overlayref.c), if they can, and a
+ * line in the server's log does.
  *
  * The target is an image that this process writes as it would any disk: it has its own
  * allocator, checkpoints and locks, and can fail without harm to the disk.
@@ -34,6 +34,7 @@
 #include "util/cleanup.h"
 #include "util/memory.h"
 #include "util/report.h"
+#include "image/overlayref.h"
 #include "disk/export.h"
 #include "copy/copy.h"
 #include "change/mirror.h"
@@ -54,8 +55,8 @@ struct mirror {
 
   struct follow *follow;
   struct disk_change change;    /* the pivot */
-  struct image *top;            /* the target, when it came to rest */
-  const char *old;              /* the image that the disk leaves */
+  struct image *top;            /* the target, when it came to rest ... */
+  int named;                    /* ... and as overlayref_arrive has left it */
 };
 
 static int
@@ -115,24 +116,52 @@ make_top (void *opaque, struct image *present)
 {
   struct mirror *m = opaque;
 
-  m->old = storage_path (present->file);
   if (copy_rest (m) == -1 || come_to_rest (m) == -1)
     return -1;
   m->top = image_again (m->target.image);
+  if (m->top == NULL)
+    return -1;
   m->change.top = m->top;
   m->change.over = disk_inside (m->to_disk).view->layers;
-  return m->top ? 0 : -1;
+  m->named = overlayref_arrive (m->top, present);
+  return m->named == -1 ? -1 : 0;
 }
 
-/* Clients that write still wait.  After a crash, this shows which of the files was the
- * disk. */
 static void
-tell_move (void *opaque, struct alloc *alloc)
+tell_move (void *opaque, const struct image *before)
 {
   const struct mirror *m = opaque;
 
-  (void) alloc;
-  report_event (EVENT_MOVED, target_path (m), "the disk has moved here from %s", m->old);
+  overlayref_moved (before, m->top, m->named);
+}
+
+/* *FROM: its path, if the target may name it ahead. */
+static void
+leave (void *opaque, const struct image *image)
+{
+  char **from = opaque;
+
+  if (!overlayref_names_one (image))
+    *from = strdup (storage_path (image->file));
+}
+
+static void
+announce (void *opaque, const struct image *target)
+{
+  overlayref_announce (target, opaque);
+}
+
+/* (The target may hang: no other step of the disk is to wait for it.) */
+void
+mirror_announce (struct mirror *m)
+{
+  CLEANUP_FREE char *from = NULL;
+
+  if (m->why_no_pivot)
+    return;
+  disk_meanwhile (m->disk, leave, &from);
+  if (from)
+    disk_meanwhile (m->to_disk, announce, from);
 }
 
 const char *
@@ -151,9 +180,11 @@ mirror_pivot (struct mirror *m)
   if (follow_begin_end (m->follow) == -1)
     return -1;
   m->change = (struct disk_change) {
-    .opaque = m, .make = make_top, .release = tell_move, .data_file = true,
+    .opaque = m, .make = make_top, .moved = tell_move, .data_file = true,
   };
   r = disk_change (m->disk, &m->change);
+  if (r == -1 && m->top)
+    overlayref_stay (m->target.image);
   follow_open (m->follow);
   return r == 0 ? 0 : follow_why (m->follow);
 }

@@ -48,6 +48,9 @@ extern struct follow *mirror_follow (const struct mirror *);
 
 /* Why the disk cannot go on with the target; NULL: it can. */
 extern const char *mirror_why_no_pivot (const struct mirror *);
+/* The disk will go on with the target: does of mirror_pivot what is possible while
+ * clients write. */
+extern void mirror_announce (struct mirror *);
 /* Each of the next two: -1 with EAGAIN, not reported: too much is left, and it can be
  * called again after follow_near has returned 0. */
 /* Copies the rest while clients wait, and lets them go on with the target, which is

@@ -159,6 +159,10 @@ struct disk_change {
    * ALLOC, no request uses that any more.  Otherwise there are clients that write: it
    * gets what is free, before they go on (alloc_hold_freed).  NULL: nothing. */
   void (*release) (void *opaque, struct alloc *alloc);
+  /* The next generation, with another top image, is published, and clients that write
+   * still wait.  The image before is at rest, and locked as by a writer.  NULL:
+   * nothing. */
+  void (*moved) (void *opaque, const struct image *before);
   bool data_file;               /* it is possible with an external data file */
   bool unchanged;               /* MAKE changes no file (as with TOP): without a next
                                    generation, that is -1, and all is as before */

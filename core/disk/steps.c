@@ -659,6 +659,8 @@ go_on (struct disk *d, const struct disk_change *c, struct generation **replaced
   }
   publish (d, next);
   *replaced = old;
+  if (c->moved)
+    c->moved (c->opaque, old->image);
   if (c->top)
     put_below (d, old->image, c->top);
   else if (c->over) {           /* what parameters said about another one is void */

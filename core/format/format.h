@@ -95,6 +95,8 @@ struct qcow2_extension {
 /* Not in the specification: the name of the image that this plugin has put on top of this
  * one: see overlayref.c. */
 #define QCOW2_EXT_OVERLAY        0x6e626f76u
+/* The same: of the image from which a disk has moved to this one. */
+#define QCOW2_EXT_ORIGIN         0x6e626f72u
 
 struct qcow2_ext_bitmaps {
   struct be32 nb_bitmaps;               /* 1..65535 */

@@ -75,6 +75,7 @@ header_free (struct header *h)
   free (h->backing_format);
   free (h->data_file);
   free (h->overlay);
+  free (h->origin);
   memset (h, 0, sizeof *h);
 }
 
@@ -489,11 +490,12 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
       return refuse_header (p, pos, "the data file's name has %" PRIu32 " bytes, "
                             "more than %d", len, QCOW2_MAX_DATA_FILE_NAME);
     return copy_name (p, pos, len, &h->data_file);
-  case QCOW2_EXT_OVERLAY:
+  case QCOW2_EXT_OVERLAY: case QCOW2_EXT_ORIGIN:
     if (len > QCOW2_MAX_OVERLAY_NAME)
-      return refuse_header (p, pos, "the overlay's name has %" PRIu32 " bytes, more than "
-                            "%d", len, QCOW2_MAX_OVERLAY_NAME);
-    return copy_name (p, pos, len, &h->overlay);
+      return refuse_header (p, pos, "the %s's name has %" PRIu32 " bytes, more than %d",
+                            type == QCOW2_EXT_ORIGIN ? "origin" : "overlay", len,
+                            QCOW2_MAX_OVERLAY_NAME);
+    return copy_name (p, pos, len, type == QCOW2_EXT_ORIGIN ? &h->origin : &h->overlay);
   case QCOW2_EXT_BITMAPS:
     return parse_bitmaps (p, pos, len);
   case QCOW2_EXT_CRYPTO:
@@ -513,6 +515,7 @@ extension_bit (uint32_t type)
   case QCOW2_EXT_CRYPTO: return 1 << 2;
   case QCOW2_EXT_DATA_FILE: return 1 << 3;
   case QCOW2_EXT_OVERLAY: return 1 << 4;
+  case QCOW2_EXT_ORIGIN: return 1 << 5;
   default: return 0;
   }
 }

@@ -48,7 +48,7 @@ struct header {
   char *backing_file;           /* as written in the header, NUL-terminated */
   char *backing_format;
   char *data_file;
-  char *overlay;
+  char *overlay, *origin;
   bool has_bitmaps;
   struct { uint32_t count; uint64_t dir_size, dir_offset; } bitmaps;
   bool has_crypto;

@@ -232,6 +232,14 @@ headerwrite_drop_extension (struct headerwrite *w, uint32_t type)
   drop_from (w, type, 0);
 }
 
+bool
+headerwrite_has_extension (const struct headerwrite *w, uint32_t type)
+{
+  uint64_t ignored;
+
+  return find (w, type, 0, &ignored) != UINT64_MAX;
+}
+
 void
 headerwrite_set_backing (struct headerwrite *w, const char *name)
 {

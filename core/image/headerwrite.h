@@ -34,6 +34,7 @@ extern struct qcow2_header *headerwrite_fields (struct headerwrite *);
 extern void headerwrite_put_extension (struct headerwrite *, uint32_t type,
                                        const void *data, uint32_t len);
 extern void headerwrite_drop_extension (struct headerwrite *, uint32_t type);
+extern bool headerwrite_has_extension (const struct headerwrite *, uint32_t type);
 /* Names the backing file; "": there is none.  The name must outlive the change. */
 extern void headerwrite_set_backing (struct headerwrite *, const char *name);
 /* Changes between versions 2 and 3.  Of the fields that only version 3 has, all are then

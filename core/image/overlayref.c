@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Has the disk of this image gone on in another one, which lies over it?
+ * Has the disk of this image gone on in another one, which lies over it, or to which it
+ * has moved?
  *
  * Specification: "Header extensions".
  *
@@ -12,16 +13,30 @@
  * has in turn such an image over it (a snapshot may be taken of one that is still empty).
  * If it names one that does not exist, that may be this one by another name.
  *
- * So a name of which nothing is true any more does no harm: that image was deleted,
- * renamed, emptied by a commit, or got another backing file; or a crash came before
- * anything was written to it.  Nor does the name in a copy, which is another file.
+ * When a disk has moved to another image (mirror.c, or a commit of the image on top), the
+ * old one names that in the same way, and what counts is that the new one names the old
+ * one as its origin, in another extension.  In this order, each step durable:
  *
- * The name is relative to the directory of the old image if the new one is in it, so that
+ *   the new image is complete
+ *   it names its origin, and none on top      both can be written, and show the same
+ *   the old one names it                      from then on only the new one can
+ *   clients that write go on there
+ *
+ * The old one names nothing any more when the new one names its origin, which so means
+ * nothing yet, and may even come ahead of all that.  A disk that moves back makes its old
+ * image the new one in this order.
+ *
+ * So a name of which nothing is true any more does no harm: that image was deleted,
+ * renamed, emptied by a commit, got another backing file, or another disk has moved to
+ * it; or a crash came before anything was written to it.  Nor does the name in a copy,
+ * which is another file.
+ *
+ * A name is relative to the directory of its image if the other one is in it, so that
  * both can move together, and absolute otherwise; without symbolic links, but for those
  * to devices.  It is a path, never a URI, and is opened as the names of backing files
  * are: without waiting, and only regular files and block devices.
  *
- * Locks: none.  Whoever uses the new image has locked the old one as a reader.
+ * Locks: none.  Whoever uses an image has locked those below it as a reader.
  */
 
 #include <config.h>
@@ -76,59 +91,227 @@ directory_length (const char *path)
   return slash ? slash - path + 1 : 0;
 }
 
-/* --- writing the name --- */
+/* --- writing names --- */
 
-/* NULL: the header of the image at path BELOW cannot have the name of this one. */
+/* NULL: the header of the image at path OWN cannot have the name of this one. */
 static const char *
-name_for (const struct image *image, const char *below, const char *over)
+name_for (const struct image *image, const char *own, const char *other)
 {
-  const size_t dir = directory_length (below);
+  const size_t dir = directory_length (own);
 
-  if (over[0] != '/')
+  if (other[0] != '/')
     return NULL;
-  if (dir == directory_length (over) && strncmp (below, over, dir) == 0)
-    over += dir;
-  return strlen (over) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size) ||
-    header_find_control (over, strlen (over)) ? NULL : over;
+  if (dir == directory_length (other) && strncmp (own, other, dir) == 0)
+    other += dir;
+  return strlen (other) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size) ||
+    header_find_control (other, strlen (other)) ? NULL : other;
+}
+
+/* *NAME: what the header of the image calls the one at path OTHER; NULL: it cannot name
+ * it. */
+static int
+find_name (const struct image *image, const char *other, char **name)
+{
+  CLEANUP_FREE char *own = real_path (storage_path (image->file));
+  CLEANUP_FREE char *real = lasting_path (other);
+  const char *short_name;
+
+  if (own == NULL || real == NULL)
+    return -1;
+  short_name = storage_is_remote (image->file) ? NULL : name_for (image, own, real);
+  *name = short_name ? memory_text (short_name) : NULL;
+  return short_name && *name == NULL ? -1 : 0;
+}
+
+/* NAME: NULL: none. */
+static void
+put_name (struct headerwrite *w, uint32_t type, const char *name)
+{
+  if (name)
+    headerwrite_put_extension (w, type, name, strlen (name));
+  else
+    headerwrite_drop_extension (w, type);
+}
+
+/* Frees W. */
+static int
+write_header (const struct image *image, struct headerwrite *w, bool ahead)
+{
+  bool begun;
+  const int r = (ahead ? headerwrite_ahead : headerwrite_commit) (w, &begun);
+
+  headerwrite_free (w);
+  if (begun && r == -1)
+    health_fail (image->health, "the header may or may not say where the disk has gone on");
+  return r;
+}
+
+/* The same, if there is space: 1; or else 0. */
+static int
+write_if_fits (const struct image *image, struct headerwrite *w, bool ahead)
+{
+  if (headerwrite_fits (w))
+    return write_header (image, w, ahead) == 0 ? 1 : -1;
+  report_debug ("%s: the header has no space for the name of another image",
+                storage_path (image->file));
+  headerwrite_free (w);
+  return 0;
 }
 
 int
 overlayref_set (const struct image *image, const char *over, bool ahead)
 {
-  CLEANUP_FREE char *below = real_path (storage_path (image->file));
-  CLEANUP_FREE char *real = over ? lasting_path (over) : NULL;
-  const char *const name = real && below ? name_for (image, below, real) : NULL;
+  CLEANUP_FREE char *name = NULL;
   struct headerwrite *w;
-  bool begun = false;
-  int r = 0;
 
-  if (below == NULL || (over && real == NULL))
+  if (over && find_name (image, over, &name) == -1)
     return -1;
   if (storage_is_remote (image->file) || (over && name == NULL))
     return 0;
   w = headerwrite_new (image->file, &image->header);
   if (w == NULL)
     return -1;
-  if (name)
-    headerwrite_put_extension (w, QCOW2_EXT_OVERLAY, name, strlen (name));
-  else
-    headerwrite_drop_extension (w, QCOW2_EXT_OVERLAY);
-  if (headerwrite_fits (w))
-    r = (ahead ? headerwrite_ahead : headerwrite_commit) (w, &begun);
-  else
-    report_debug ("%s: the header has no space to name the image on top of it", below);
+  put_name (w, QCOW2_EXT_OVERLAY, name);
+  return write_if_fits (image, w, ahead);
+}
+
+/* --- a disk that moves --- */
+
+bool
+overlayref_names_one (const struct image *image)
+{
+  const bool before = report_silence (true);
+  struct headerwrite *const w = headerwrite_new (image->file, &image->header);
+  const bool r = w == NULL || headerwrite_has_extension (w, QCOW2_EXT_OVERLAY);
+
   headerwrite_free (w);
-  if (begun && r == -1)
-    health_fail (image->health, "the header may or may not name the image on top of it");
+  report_silence (before);
   return r;
+}
+
+void
+overlayref_announce (const struct image *to, const char *from)
+{
+  const bool before = report_silence (true);
+  CLEANUP_FREE char *name = NULL;
+  struct headerwrite *w = NULL;
+
+  if (find_name (to, from, &name) == 0 && name)
+    w = headerwrite_new (to->file, &to->header);
+  if (w) {
+    put_name (w, QCOW2_EXT_ORIGIN, name);
+    write_if_fits (to, w, true);
+  }
+  report_silence (before);
+}
+
+/* NULL: reported. */
+static struct headerwrite *
+plan_arrival (const struct image *to, const char *name)
+{
+  struct headerwrite *const w = headerwrite_new (to->file, &to->header);
+
+  if (w) {
+    headerwrite_drop_extension (w, QCOW2_EXT_OVERLAY);
+    put_name (w, QCOW2_EXT_ORIGIN, name);
+  }
+  return w;
+}
+
+int
+overlayref_arrive (struct image *to, const struct image *from)
+{
+  CLEANUP_FREE char *name = NULL;
+  struct headerwrite *w;
+
+  if (find_name (to, storage_path (from->file), &name) == -1)
+    return -1;
+  if (storage_is_remote (to->file))
+    return 0;
+  if (name && overlayref_set (from, NULL, false) != 1) {
+    free (name);
+    name = NULL;
+  }
+  w = plan_arrival (to, name);
+  if (w && name && !headerwrite_fits (w)) {
+    headerwrite_free (w);
+    free (name);
+    name = NULL;
+    w = plan_arrival (to, NULL);
+  }
+  if (w == NULL || write_header (to, w, false) == -1)
+    return -1;
+  free (to->header.overlay);
+  free (to->header.origin);
+  to->header.overlay = NULL;
+  to->header.origin = name;
+  name = NULL;
+  return to->header.origin != NULL;
+}
+
+void
+overlayref_stay (const struct image *to)
+{
+  struct headerwrite *const w =
+    storage_is_remote (to->file) ? NULL : headerwrite_new (to->file, &to->header);
+
+  if (w == NULL)
+    return;
+  put_name (w, QCOW2_EXT_OVERLAY, to->header.overlay);
+  put_name (w, QCOW2_EXT_ORIGIN, to->header.origin);
+  write_if_fits (to, w, false);
+}
+
+void
+overlayref_moved (const struct image *from, const struct image *to, bool named)
+{
+  const char *const path = storage_path (to->file);
+  const bool says = named && overlayref_set (from, path, false) == 1;
+
+  report_event (EVENT_MOVED, path, "the disk has moved here from %s%s",
+                storage_path (from->file), says ? "" : ", which does not say so");
 }
 
 /* --- looking there --- */
 
-/* The image over this one that it names.  NULL: there is none, or errno says that nobody
- * knows. */
+/* The path of what the image, whose path is this without links, calls NAME. */
+static char *
+path_of (const char *path, const char *name)
+{
+  return text_new ("%.*s%s", name[0] == '/' ? 0 : (int) directory_length (path), path, name);
+}
+
+static bool
+nobody_knows (int err)
+{
+  return err == ENOMEM || err == EMFILE || err == ENFILE || err == EIO;
+}
+
+/* How an image goes on with the disk of another one. */
+enum way { NOT_AT_ALL, ON_TOP, INSTEAD };
+
+/* NOT_AT_ALL: errno may say that nobody knows. */
+static enum way
+way_of (const struct image *over, const char *path, const struct storage *below,
+        const struct storage_hooks *hooks)
+{
+  const struct header *const h = &over->header;
+  CLEANUP_FREE char *origin = NULL;
+
+  errno = 0;
+  if (h->backing_file && (filename_means (path, h->backing_file, NULL, hooks, below) ||
+                          errno == ENOENT))
+    return ON_TOP;
+  if (h->origin == NULL || nobody_knows (errno) ||
+      (origin = path_of (path, h->origin)) == NULL)
+    return NOT_AT_ALL;
+  return filename_is_file (origin, hooks, below) || errno == ENOENT ? INSTEAD : NOT_AT_ALL;
+}
+
+/* The image that this one names, in which its disk goes on, in that WAY.  NULL: there is
+ * none, or errno says that nobody knows. */
 static struct image *
-open_over (const struct image *image, const struct storage_hooks *hooks)
+open_over (const struct image *image, const struct storage_hooks *hooks, enum way *way)
 {
   const struct storage_options options = { .hooks = hooks };
   const char *const name = image->header.overlay;
@@ -140,12 +323,10 @@ open_over (const struct image *image, const struct storage_hooks *hooks)
   if (name == NULL)
     return NULL;
   if (below)
-    path = text_new ("%.*s%s", name[0] == '/' ? 0 : (int) directory_length (below), below,
-                     name);
+    path = path_of (below, name);
   over = path ? image_open_file (path, &options) : NULL;
-  if (over && image_read_header (over) == 0 && over->header.backing_file &&
-      (filename_means (path, over->header.backing_file, NULL, hooks, image->file) ||
-       errno == ENOENT))
+  if (over && image_read_header (over) == 0 &&
+      (*way = way_of (over, path, image->file, hooks)) != NOT_AT_ALL)
     return over;
   KEEP_ERRNO_FOR_BLOCK;
   image_close (over);
@@ -159,24 +340,28 @@ overlayref_check (const struct image *image, const struct storage_hooks *hooks)
   struct image *top = NULL, *over;
   const bool before = report_silence (true);
   uint64_t tables = 0;
-  bool used = false;
+  bool used = false, moved = false;
+  enum way way;
   int r = 0;
 
-  for (unsigned n = 0; n < MOST_IMAGES && (over = open_over (top ? top : image, hooks)); n++) {
+  for (unsigned n = 0;
+       n < MOST_IMAGES && (over = open_over (top ? top : image, hooks, &way)); n++) {
     tables += over->header.l1_entries * sizeof (struct be64);
+    moved = moved || way == INSTEAD;
     /* (If it cannot be read, too.) */
-    used = used || tables > MOST_TABLES || image_is_empty (over) != 1;
+    used = used || moved || tables > MOST_TABLES || image_is_empty (over) != 1;
     image_close (top);
     top = over;
   }
   if (!used)
-    used = errno == ENOMEM || errno == EMFILE || errno == ENFILE || errno == EIO;
+    used = nobody_knows (errno);
   report_silence (before);
   if (used)
-    r = report_refusal (EPERM, "%s: is not written: the disk has gone on in %s, which lies "
-                        "over it: use that, or if what it contains is not needed, delete or "
-                        "rename it", path, top ? storage_path (top->file)
-                        : image->header.overlay);
+    r = report_refusal (EPERM, "%s: is not written: the disk has %s %s%s: use that, or if "
+                        "what it contains is not needed, delete or rename it", path,
+                        moved ? "moved to" : "gone on in",
+                        top ? storage_path (top->file) : image->header.overlay,
+                        moved ? "" : ", which lies over it");
   KEEP_ERRNO_FOR_BLOCK;
   image_close (top);
   return r;

@@ -9,7 +9,9 @@
  * what was flushed, and of what was not, each sector is old or new.  Afterwards the new
  * image is the disk, and the old one shows the instant of the move, without leaks (unless
  * it lies over the new one).  Neither image ever has faults.  If the move fails, the
- * client goes on with the old image.
+ * client goes on with the old image.  What the headers name never keeps both from being
+ * written, nor the old one before the new one is the disk, and does so afterwards; also
+ * if there were such names before, of which nothing was true.
  *
  * Environment: SEED repeats a run; ITERATIONS: how many disks (default: as many as are
  * possible in SECONDS, 5); FIRST: start with this one.
@@ -24,6 +26,7 @@
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "image/overlayref.h"
 #include "change/commit.h"
 #include "change/mirror.h"
 #include "disk/export.h"
@@ -50,6 +53,8 @@ struct trial {
   struct blob below;            /* otherwise: what the old one lies over */
   struct disk_options options;
   uint64_t seed;                /* of the client: the same each time */
+  bool guarded;                 /* at first the new image may not be written, because it
+                                   names the old one */
 
   /* While it is made: */
   struct disk *disk;
@@ -62,7 +67,7 @@ struct trial {
   unsigned char instant[MOST];  /* when it moved */
 };
 
-static unsigned nr_moved, nr_stayed, nr_cut_before, nr_cut_after, nr_down;
+static unsigned nr_moved, nr_stayed, nr_cut_before, nr_cut_after, nr_down, nr_refused;
 
 /* --- the client --- */
 
@@ -134,6 +139,8 @@ move_to (struct trial *t, struct image *image)
   if (mirror_begin (t->disk, &o, &m) == -1)
     return -1;
   r = copy (t, mirror_follow (m));
+  if (r == 0 && rng_below (&t->rng, 2))
+    mirror_announce (m);
   if (r == 0)
     r = mirror_pivot (m);
   if (r == 0)
@@ -283,12 +290,45 @@ check_sectors (const struct trial *t, const struct blob *file, const struct blob
   blob_free (&shown);
 }
 
+static struct header
+header_of (const struct blob *b, const char *name)
+{
+  struct header h;
+
+  CHECK (header_parse (name, b->data, b->len, b->len, &h) == 0);
+  return h;
+}
+
+static bool
+is_guarded (const struct trial *t, const struct header *old, const struct header *new)
+{
+  return new->overlay && (t->down || old->origin);
+}
+
+static void
+judge_names (const struct trial *t, const struct remains *left)
+{
+  struct header old = header_of (left->file, OLD), new = header_of (left->data, NEW);
+  const bool refused = old.overlay && new.origin, fails = left->fault || left->shortage;
+
+  if (refused && new.overlay)
+    survivor_fail (left->file, "%s: neither image can be written", left->when);
+  if (refused || (t->guarded && !fails && !is_guarded (t, &old, &new)))
+    check_sectors (t, left->data, NULL, t->flushed, t->now, left->when);
+  if (t->moved && (new.overlay || (!refused && !fails)))
+    survivor_fail (left->file, "%s: the old image can be written", left->when);
+  nr_refused += refused;
+  header_free (&old);
+  header_free (&new);
+}
+
 static void
 judge (void *opaque, const struct remains *left)
 {
   const struct trial *t = opaque;
   struct blob below;
 
+  judge_names (t, left);
   survivor_check (left->file, !t->moved || left->shortage, left->when);
   survivor_check (left->data, true, left->when);
   if (t->moved) {
@@ -329,6 +369,34 @@ choose_image (struct rng *rng, uint64_t size)
   return spec;
 }
 
+/* As if the disk had moved before, in this direction or back. */
+static void
+name_others (struct trial *t, struct rng *rng, const char *old, const char *new)
+{
+  const struct storage_options writable = { .try_writable = true };
+  struct image *o = image_open_file (old, &writable), *n = image_open_file (new, &writable);
+  const unsigned how = rng_below (rng, 4);
+
+  CHECK (o && n && image_read_header (o) == 0 && image_read_header (n) == 0);
+  if (how & 1)
+    CHECK (overlayref_set (n, old, false) == 1);
+  if (how == 1)
+    overlayref_announce (o, new);
+  if (how == 1 || how == 3)
+    overlayref_announce (n, old);
+  if (how == 2)
+    CHECK (overlayref_set (o, new, false) == 1);
+  image_close (o);
+  image_close (n);
+  o = image_open_file (old, &writable);
+  n = image_open_file (new, &writable);
+  CHECK (o && n && image_read_header (o) == 0 && image_read_header (n) == 0);
+  /* (There may be no space for a name.) */
+  t->guarded = is_guarded (t, &o->header, &n->header);
+  image_close (o);
+  image_close (n);
+}
+
 static void
 trial (struct rng *rng)
 {
@@ -351,6 +419,7 @@ trial (struct rng *rng)
     image_fill (NEW, &t->new, rng, 4);
   image_create (OLD, &t->old);
   image_fill (OLD, &t->old, rng, 6);
+  name_others (t, rng, old, new);
   image_print (&t->old);
   printf (t->down ? " over " : " -> ");
   image_print (&t->new);
@@ -378,8 +447,8 @@ main (void)
   const unsigned n = trials_run ("mirror", 5, 1, trial);
 
   printf ("%u disks, moved %u times, stayed %u times; %u power cuts before, %u after "
-          "(%u in the backing file); %u faults\n", n, nr_moved, nr_stayed, nr_cut_before,
-          nr_cut_after, nr_down, power_cuts.faults);
+          "(%u in the backing file; old image refused %u times); %u faults\n", n, nr_moved,
+          nr_stayed, nr_cut_before, nr_cut_after, nr_down, nr_refused, power_cuts.faults);
   CHECK (nr_moved > 0 && nr_stayed > 0 && nr_cut_before > 0 && nr_cut_after > 0);
   return 0;
 }

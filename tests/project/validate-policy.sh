@@ -93,6 +93,7 @@ patched dirty plain 72 Q 1
 patched corrupt plain 72 Q 2
 patched unknown plain 112 I 0x12345678
 patched on-top plain 112 I 0x6e626f76 120 s 78780000
+patched moved plain 112 I 0x6e626f72 120 s 78780000
 
 expect upload <<'END'
 plain
@@ -102,6 +103,7 @@ uri backing-file
 data data-file
 data-name external-name
 on-top external-name
+moved external-name
 format-name external-name
 snapshot
 bitmap
@@ -120,6 +122,7 @@ uri backing-file
 data data-file
 data-name external-name
 on-top external-name
+moved external-name
 format-name external-name unused-bytes
 snapshot snapshots
 bitmap bitmaps

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# The name of an image on top, in a header that is not honest: what is no regular file, is no
-# image, or does not lie over this one, changes nothing and is not waited for; a ring of images
-# ends soon; a name that cannot be one is refused when the server starts.  No URI is connected to.
+# The name of an image on top, or of the one that a disk has left, in a header that is not
+# honest: what is no regular file, is no image, or does not lie over this one, or come from it,
+# changes nothing and is not waited for; a ring of images ends soon; a name that cannot be one is
+# refused when the server starts.  No URI is connected to.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -13,22 +14,24 @@ mkdir "$d" "$d/directory"
 make_image "$d/good.qcow2" 1M
 img="$d/a.qcow2"
 
+type=0x6e626f76
+
 # named FILE NAME...: the header of FILE has these names (with Python's escapes).
 named ()
 {
-  cp "$d/good.qcow2" "$img"
-  "$python" - "$@" <<'PY'
+  cp "$d/good.qcow2" "$1"
+  "$python" - "$type" "$@" <<'PY'
 import struct
 import sys
-with open(sys.argv[1], "r+b") as f:
+with open(sys.argv[2], "r+b") as f:
     head = bytearray(f.read(65536))
     at, = struct.unpack_from(">I", head, 100)
     while (ext := struct.unpack_from(">II", head, at))[0]:
         at += 8 + (ext[1] + 7) // 8 * 8
-    for name in sys.argv[2:]:
+    for name in sys.argv[3:]:
         name = eval('b"' + name + '"')
         padded = name.ljust((len(name) + 7) // 8 * 8, b"\0")
-        head[at:at + 8 + len(padded)] = struct.pack(">II", 0x6e626f76, len(name)) + padded
+        head[at:at + 8 + len(padded)] = struct.pack(">II", int(sys.argv[1], 16), len(name)) + padded
         at += 8 + len(padded)
     f.seek(0)
     f.write(head)
@@ -36,10 +39,22 @@ PY
   qemu-img check -f qcow2 "$1"
 }
 
-# served NAME: is as nothing.
-served ()
+# came NAME: the image on top has it as the one that the disk has left.
+came ()
+{
+  type=0x6e626f72 named "$d/new.qcow2" "$1"
+  named "$img" new.qcow2
+}
+
+on_top ()
 {
   named "$img" "$1"
+}
+
+# served HOW NAME: is as nothing.
+served ()
+{
+  "$1" "$2"
   start_nbdkit "$img"
   nbdsh_run -c 'h.pwrite(b"x" * 512, 0); h.flush()'
   stop_nbdkit
@@ -56,11 +71,22 @@ listening="$sockdir/listening"
 "$NBDKIT" -f -U "$listening" -P "$tmp/null.pid" --log=stderr -v null </dev/null >"$tmp/null.log" 2>&1 &
 helper_pids+=($!)
 await -p $! test -s "$tmp/null.pid"
-for name in fifo directory loop raw cut.qcow2 good.qcow2 over-another.qcow2 a.qcow2 nothing \
-            "" / . ./ .. /dev/zero /dev/tty "$d/fifo" raw/x '\0raw' 'raw\0x' \
-            "nbd+unix:///?socket=$listening" "nbd:unix:$listening" \
-            "json:{\\\"file.filename\\\":\\\"$d/raw\\\"}" "$(printf '%0300d' 1)"; do
-  served "$name"
+files=(fifo directory loop raw cut.qcow2 good.qcow2 over-another.qcow2 "" / . ./ .. /dev/zero
+       /dev/tty "$d/fifo" raw/x '\0raw' 'raw\0x' "$(printf '%0300d' 1)")
+uris=("nbd+unix:///?socket=$listening" "nbd:unix:$listening"
+      "json:{\\\"file.filename\\\":\\\"$d/raw\\\"}")
+for name in "${files[@]}" "${uris[@]}" a.qcow2 nothing; do
+  served on_top "$name"
+done
+for name in "${files[@]}" new.qcow2; do
+  served came "$name"
+done
+# (What is not there may be this one, by another name.)
+for name in "${uris[@]}" a.qcow2 nothing; do
+  came "$name"
+  start_nbdkit "$img"
+  refused_connection "is not written: the disk has moved to $d/new.qcow2:"
+  stop_nbdkit
 done
 if grep -q 'accepted connection' "$tmp/null.log"; then fail "a name has made a connection"; fi
 
@@ -69,6 +95,11 @@ refused_always 'name has 1024 bytes' "$img"
 named "$img" 'a\nb'
 refused_always 'control character' "$img"
 named "$img" one two
+refused_always 'twice' "$img"
+
+type=0x6e626f72 named "$img" "$(printf '%01024d' 1)"
+refused_always 'origin.s name has 1024 bytes' "$img"
+type=0x6e626f72 named "$img" one two
 refused_always 'twice' "$img"
 
 # A ring: each names the other as the one below it, and as the one on top.
