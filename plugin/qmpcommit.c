@@ -140,6 +140,7 @@ finish_active (struct job *j, void *opaque)
     return commit_stay (w->commit);
   if (commit_pivot (w->commit) == -1)
     return -1;
+  job_keep_open (j);
   qmptarget_remove (w->host, 0, w->layers.base);
   return 0;
 }

@@ -70,6 +70,13 @@ leave_disk (struct job *j)
   qmptarget_leave (&j->target);
 }
 
+void
+job_keep_open (struct job *j)
+{
+  if (j->target.dir)
+    dir_keep (j->target.dir, j->target.image);
+}
+
 static void
 free_job (struct job *j)
 {

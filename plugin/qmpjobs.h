@@ -82,6 +82,9 @@ extern void job_sleep (struct job *, unsigned ms);
 /* After job_completes: does the disk switch to the result?  (block-job-cancel completes a
  * job that is ready without that.) */
 extern bool job_pivots (struct job *);
+/* The disk has moved: with a directory, its name means the new image as long as the
+ * server runs.  For `finish'. */
+extern void job_keep_open (struct job *);
 
 extern struct disk *job_disk (struct job *);
 

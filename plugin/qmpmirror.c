@@ -4,8 +4,9 @@
  *
  * blockdev-mirror starts a job (qmpjobs.c), which copies to a node that blockdev-add has
  * opened (mirror.c).  When the job is ready, job-complete moves the disk: the node
- * becomes its top, with its own chain, and the disk's old nodes go.  Cancelled when it is
- * ready, the job leaves in the target what the disk was at that instant.
+ * becomes its top, with its own chain, and the disk's old nodes go.  (With a directory,
+ * nodes have numbers, and that one goes.)  Cancelled when it is ready, the job leaves in
+ * the target what the disk was at that instant.
  *
  * The work is done in the job's thread; the last step, and what concerns nodes, in the
  * one that runs commands.  That step is short: the job's thread catches up before it, as
@@ -86,11 +87,17 @@ give_way (void *opaque)
 
 /* The disk goes on with the target, and has its nodes. */
 static int
-move (struct work *w)
+move (struct job *j, struct work *w)
 {
   struct qmp_nodes names;
   const unsigned keep = w->options.sync == MIRROR_TOP ? w->layers - 1 : 0;
 
+  if (w->host->dir) {           /* (where they have numbers) */
+    w->moved = mirror_pivot (w->mirror) == 0;
+    if (w->moved)
+      job_keep_open (j);
+    return w->moved ? 0 : -1;
+  }
   if (qmptarget_name_chain (w->host, w->layers, keep, w->node->name, &names) == -1) {
     report_error ("malloc: %m");
     return -1;
@@ -109,7 +116,7 @@ finish (struct job *j, void *opaque)
 {
   struct work *w = opaque;
 
-  return job_pivots (j) ? move (w) : mirror_finish (w->mirror);
+  return job_pivots (j) ? move (j, w) : mirror_finish (w->mirror);
 }
 
 static void
@@ -120,7 +127,9 @@ end (void *opaque)
 
   mirror_end (w->mirror);
   n->users--;
-  if (w->moved)
+  if (w->moved && w->host->dir)
+    qmpnodes_remove (w->host->added, n);
+  else if (w->moved)
     qmpnodes_hand_over (w->host->added, n);
   else if (n->image)
     qmpnodes_read_again (n, w->host->options);

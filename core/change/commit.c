@@ -930,8 +930,6 @@ why_no_pivot (const struct commit *c)
   const struct image *const top = layers_image (c->stack, 0);
   const struct image *const base = layers_image (c->stack, c->what.base);
 
-  if (c->options->in_dir.name)
-    return "the disk is one of a directory, in which its name means this file";
   if (base == NULL)
     return "its base is not a qcow2 image";
   if (base->data)

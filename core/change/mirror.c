@@ -297,8 +297,6 @@ find_why_no_pivot (const struct mirror *m, enum mirror_sync sync, const struct v
   const struct disk_options *const d = disk_get_options (m->disk);
   const struct image *const image = m->target.image;
 
-  if (d->in_dir.name)
-    return "the disk is one of a directory, in which its name means this file";
   if (image == NULL)
     return "the target is not a qcow2 image";
   if (image->data)

@@ -14,7 +14,7 @@
  *   CLOSING -> GONE     and then one of them opens it anew
  *
  * Images that FAILED or are GONE are no longer in the list.  One that has got another
- * image on top stays OPEN (dir_keep): its name means that one, which no file says.
+ * image on top, or has moved, stays OPEN (dir_keep): its name means that one.
  *
  * Images are opened and closed without the lock, so an image that is slow or damaged does
  * not affect the others.  Each image has its own locks on the host file, its own
