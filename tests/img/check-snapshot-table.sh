@@ -47,8 +47,9 @@ move_table ()
 # everything FILE: the facts, all snapshots among them.
 everything ()
 {
-  qemu-img info --output=json "$1" | grep -v actual-size
+  "$info" info --output=json "$1" | sed '/"children": /,/^    \],$/d; /actual-size/d'
 }
+info=qemu-img
 
 # repair SNAPSHOT...: both repair disk.qcow2, with the same result.  Ours counts the same
 # entries.  These snapshots, and the disk, show what they did.
@@ -64,6 +65,7 @@ repair ()
   (cd ours && img check disk.qcow2)
   check_clean ours/disk.qcow2
   diff <(cd theirs && everything disk.qcow2) <(cd ours && everything disk.qcow2)
+  [ "$info" = qemu-img ] || return 0
   qemu-img compare -q good.qcow2 ours/disk.qcow2
   for snapshot; do
     qemu-img convert -l "$snapshot" -O raw good.qcow2 good.raw
@@ -147,7 +149,10 @@ EOF
 in_both dd if=../table of=disk.qcow2 bs=1M seek=8 conv=notrunc status=none
 in_both move_table disk.qcow2 $((8 << 20)) $((65536 + 7))
 img_refused 'the image has 65543 snapshots, more than 65536; a repair' info disk.qcow2
+# (qemu-img needs seconds to open an image with so many.)
+long_suite || info=$IMG
 repair one
+info=qemu-img
 grep 'snapshot "last" (id 4) is removed: the snapshot table is too large' losses
 [ "$(wc -l < losses)" = 7 ]
 
