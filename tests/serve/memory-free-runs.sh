@@ -7,7 +7,7 @@
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
 
-clusters=614400
+clusters=409600
 image="$tmp/disk.qcow2"
 make_image "$image" $((clusters * 512)) cluster_size=512
 start_nbdkit -- file="$image" l2-cache=1M
@@ -23,7 +23,7 @@ h.flush()
 before, _ = rss(pid)
 length = os.stat(image).st_size
 
-# Every other cluster: 307,200 runs.
+# Every other cluster: 204,800 runs.
 pump([h], trims(range(0, size, 1024), 512))
 h.flush()
 trimmed, _ = rss(pid)
