@@ -166,18 +166,24 @@ make (void *opaque, struct image *image)
 {
   const struct overlaying *c = opaque;
 
-  return check_over (c, image) == -1 ? -1
-    : overlayref_set (image, storage_path (c->top->file), false);
+  if (check_over (c, image) == -1)
+    return -1;
+  /* (The disk may have moved from it to this one before: then both would be refused.) */
+  if (c->top->header.overlay && overlayref_set (c->top, NULL, false) == -1)
+    return -1;
+  return overlayref_set (image, storage_path (c->top->file), false);
 }
 
-/* (If it is not possible, the change itself will tell.) */
+/* (If it is not possible, the change itself will tell.  If the new image names one, that
+ * name goes first.) */
 static void
 name_ahead (void *opaque, const struct image *image)
 {
   const struct overlaying *c = opaque;
   const bool before = report_silence (true);
 
-  overlayref_set (image, storage_path (c->top->file), true);
+  if (c->top->header.overlay == NULL)
+    overlayref_set (image, storage_path (c->top->file), true);
   report_silence (before);
 }
 

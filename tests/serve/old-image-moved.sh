@@ -143,6 +143,29 @@ connect(sys.argv[1] + "/main.sock").pwrite(b"x" * 65536, 1 << 20, 1)' "$sockdir"
   refused "new.qcow2" "$d/b"
 done
 
+# An image that the disk has left empty is put on top again: then it is the disk.
+rm -f "$d"/*
+make_image "$old" 8M
+start_nbdkit control="$sockdir/qmp" "$old"
+PYTHONPATH="$srcdir/lib" "$python" - "$sockdir" "$new" <<'PY'
+import sys
+from qmp import Client, connect
+sockdir, new = sys.argv[1:]
+c, h = Client(sockdir + "/qmp"), connect(sockdir + "/main.sock")
+c.get("blockdev-snapshot-sync", device="disk", snapshot_file=new)
+c.get("block-commit", device="disk", job_id="j")
+c.until_event("BLOCK_JOB_READY")
+c.get("job-complete", id="j")
+c.until_event("BLOCK_JOB_COMPLETED")
+c.get("blockdev-snapshot-sync", device="disk", snapshot_file=new, mode="existing")
+h.pwrite(b"3" * 65536, 65536, 1)
+PY
+kill9_nbdkit
+start_nbdkit "$old"
+refused_connection "$old: is not written: the disk has gone on in $new,"
+stop_nbdkit
+current "$new"
+
 # Without space for a name, the disk moves all the same, and the log says so.
 rm -f "$d"/*
 long="$d/$(printf '%0200d' 1)/$(printf '%0200d' 1)"
