@@ -31,7 +31,6 @@
 #include "mapping/chain.h"
 #include "change/edit.h"
 #include "change/resize.h"
-#include "change/snapahead.h"
 #include "change/snapedit.h"
 
 struct change {
@@ -42,7 +41,7 @@ struct change {
   bool shrinks, ends_within;    /* the disk becomes smaller; and then ends in a cluster */
   uint64_t size;                /* of the disk afterwards, in bytes */
   uint64_t end;                 /* of the file before, in bytes */
-  struct snapahead *ahead;      /* NULL: nothing was done beforehand */
+  struct shadow *ahead;         /* NULL: nothing was done beforehand */
   struct shadow *done;          /* NULL: it was not necessary */
 };
 
@@ -287,8 +286,7 @@ prepare (void *opaque, const struct image *image)
   struct change *c = opaque;
   const bool before = report_silence (true);
 
-  c->ahead = snapedit_delete_ahead (image, c->d->discard, c->edit->name,
-                                    disk_inside (c->disk).view->w);
+  c->ahead = snapedit_delete_ahead (image, c->d->discard, c->edit->name);
   report_silence (before);
 }
 
@@ -296,6 +294,7 @@ static int
 make_snapshot (void *opaque, struct image *image)
 {
   struct change *c = opaque;
+  struct shadow *ahead;
   const char *name = c->edit->name;
   const bool discard = c->d->discard;
 
@@ -306,7 +305,9 @@ make_snapshot (void *opaque, struct image *image)
   case EDIT_SNAPSHOT_DELETE:
     if (check_unused (c, image) == -1)
       return -1;
-    return snapedit_delete (image, discard, name, c->ahead, &c->done);
+    ahead = c->ahead;
+    c->ahead = NULL;
+    return snapedit_delete (image, discard, name, ahead, &c->done);
   case EDIT_RESIZE: break;
   }
   return -1;
@@ -393,7 +394,7 @@ edit_one (struct disk *disk, const struct edit_options *options, const struct ed
   };
   const int r = change (&c);
 
-  snapahead_free (c.ahead);
+  shadow_free (c.ahead);
   shadow_free (c.done);
   if (r == -1)
     return -1;

@@ -19,7 +19,8 @@
  *          cleared in place: until the switch, the active disk does not use those tables.
  * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
  *          COPIED must be set (R7), in copies of its L2 tables.
- *          Most of that is done ahead, while clients write (snapahead.c).
+ *          What the snapshot names is counted ahead, while clients write: until
+ *          it is deleted, none of its tables changes.
  * empty    The active disk gets an L1 table without entries.  What it shows does not
  *          change, because its backing file has the same contents: so bitmaps stay as
  *          they are.
@@ -48,7 +49,6 @@
 #include "util/printable.h"
 #include "util/report.h"
 #include "image/snaptable.h"
-#include "change/snapahead.h"
 #include "change/snapedit.h"
 
 #define MAX_NAME 255
@@ -63,18 +63,19 @@ struct snapedit {
   struct snaptable table;
   struct be64 *active, *other;  /* L1 tables */
   struct be64 *l2;
+  bool dropped;                 /* the references of the snapshot, ahead */
 };
 
-/* AHEAD: NULL, or what was done before: its shadow is used. */
+/* AHEAD: NULL, or what was done before: it is used, or freed. */
 static int
 begin_edit (struct snapedit *e, const struct image *image, bool discard,
-            struct snapahead *ahead)
+            struct shadow *ahead)
 {
   *e = (struct snapedit) {
     .image = image, .h = &image->header, .path = storage_path (image->file),
-    .s = ahead ? snapahead_begin (ahead) : shadow_new (image, discard),
+    .s = ahead ? ahead : shadow_new (image, discard), .dropped = ahead,
   };
-  if (e->s == NULL)
+  if (e->s == NULL || (ahead && shadow_begin (ahead) == -1))
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
@@ -255,8 +256,7 @@ snapedit_check (const struct image *image, const char *name)
 static int
 share_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1
-    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, false);
+  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
@@ -297,8 +297,7 @@ snapedit_create (const struct image *image, bool discard, const char *name,
 static int
 take_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1
-    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, false);
+  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
 
   return r == 1 ? storage_write (e->image->file, e->l2, e->h->cluster_size,
                                  table_of (*entry)) : r;
@@ -336,16 +335,28 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   return shadow_commit (e->s, &e->sh);
 }
 
-int
-snapedit_apply (const struct image *image, bool discard, const char *name,
-                struct shadow **done)
+/* Changes an existing snapshot.  AHEAD: as for begin_edit. */
+static int
+change_one (const struct image *image, bool discard, const char *name,
+            struct shadow *ahead, struct shadow **done,
+            int (*change) (struct snapedit *, const struct snapshot *))
 {
   const struct snapshot *snapshot = find (image, name);
   struct snapedit e;
 
-  return snapshot == NULL ? -1
-    : end (&e, begin_edit (&e, image, discard, NULL) == -1 ? -1 : apply (&e, snapshot),
-           done);
+  if (snapshot == NULL) {
+    shadow_free (ahead);
+    return -1;
+  }
+  return end (&e, begin_edit (&e, image, discard, ahead) == -1 ? -1
+              : change (&e, snapshot), done);
+}
+
+int
+snapedit_apply (const struct image *image, bool discard, const char *name,
+                struct shadow **done)
+{
+  return change_one (image, discard, name, NULL, done, apply);
 }
 
 /* --- delete --- */
@@ -369,29 +380,21 @@ static int
 own_table (struct snapedit *e, struct be64 *entry)
 {
   const int r = shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ? -1
-    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, true);
+    : shadow_correct_l2 (e->s, e->l2, true);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
 
 static int
-delete (struct snapedit *e, const struct snapshot *snapshot, struct snapahead *ahead)
+delete (struct snapedit *e, const struct snapshot *snapshot)
 {
   const uint64_t n = max64 (1, e->h->l1_entries);
-  const struct be64 *correct = NULL;
-  int64_t nr_correct = 0;
 
   e->active = read_active (e, n);
-  if (e->active == NULL)
-    return -1;
-  if (ahead)
-    nr_correct = snapahead_use (ahead, e->s, e->active, n, &correct);
-  else if (drop_snapshot (e, snapshot) == -1)
-    return -1;
-  if (nr_correct == -1 ||
+  if (e->active == NULL || (!e->dropped && drop_snapshot (e, snapshot) == -1) ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
-      each_table (e, e->active, n, correct, nr_correct, own_table) == -1)
+      each_table (e, e->active, n, NULL, 0, own_table) == -1)
     return -1;
   snaptable_remove (&e->table, snapshot - e->image->snapshots.list);
   e->sh.l1_entries = n;
@@ -403,23 +406,26 @@ delete (struct snapedit *e, const struct snapshot *snapshot, struct snapahead *a
 
 int
 snapedit_delete (const struct image *image, bool discard, const char *name,
-                 struct snapahead *ahead, struct shadow **done)
+                 struct shadow *ahead, struct shadow **done)
 {
-  const struct snapshot *snapshot = find (image, name);
-  struct snapedit e;
-
-  return snapshot == NULL ? -1
-    : end (&e, begin_edit (&e, image, discard, ahead) == -1 ? -1
-           : delete (&e, snapshot, ahead), done);
+  return change_one (image, discard, name, ahead, done, delete);
 }
 
-struct snapahead *
-snapedit_delete_ahead (const struct image *image, bool discard, const char *name,
-                       const struct writable *w)
+struct shadow *
+snapedit_delete_ahead (const struct image *image, bool discard, const char *name)
 {
   const struct snapshot *snapshot = find (image, name);
+  struct snapedit e = {
+    .image = image, .h = &image->header, .path = storage_path (image->file),
+  };
+  struct shadow *done = NULL;
 
-  return snapshot ? snapahead_new (image, discard, snapshot, w) : NULL;
+  if (snapshot == NULL)
+    return NULL;
+  e.l2 = memory_get (e.h->cluster_size);
+  e.s = e.l2 ? shadow_new_ahead (image, discard) : NULL;
+  end (&e, e.s ? drop_snapshot (&e, snapshot) : -1, &done);
+  return done;
 }
 
 /* --- empty --- */

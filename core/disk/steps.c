@@ -628,8 +628,6 @@ keep_generation (struct disk *d)
   KEEP_ERRNO_FOR_BLOCK;
 
   trace (d, "nothing is changed");
-  if (d->now->is_live)
-    alloc_end_aside (d->now->w.alloc);
   if (!d->now->is_live || !is_healthy (d))
     return;
   if (!d->restless)
@@ -745,12 +743,8 @@ disk_change (struct disk *d, const struct disk_change *c)
   d->change_began = clock_ms ();
   if (d->writers > 0 && c->prepare)
     c->prepare (c->opaque, d->now->image);
-  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1) {
-    KEEP_ERRNO_FOR_BLOCK;
-
-    alloc_end_aside (d->now->w.alloc);
+  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1)
     return -1;
-  }
   close_gate (d);
   r = change (d, c, &replaced);
   KEEP_ERRNO_FOR_BLOCK;
