@@ -226,7 +226,8 @@ overlayref_arrive (struct image *to, const struct image *from)
 
   if (find_name (to, storage_path (from->file), &name) == -1)
     return -1;
-  if (storage_is_remote (to->file))
+  if (storage_is_remote (to->file) &&
+      to->header.overlay == NULL && to->header.origin == NULL)
     return 0;
   if (name && overlayref_set (from, NULL, false) != 1) {
     free (name);

@@ -9,7 +9,9 @@
 # then the other one is refused.  A job that is cancelled changes nothing of that.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
+. "$srcdir/lib/oldimage.sh"
 requires_tools
+requires qemu-nbd --version
 
 d="$tmp/d"
 mkdir "$d"
@@ -26,8 +28,9 @@ sockdir, how, to, end = sys.argv[1:]
 c, h = Client(sockdir + "/qmp"), connect(sockdir + "/main.sock")
 h.pwrite(b"1" * 65536, 0)
 if how == "mirror":
+    server = {"driver": "nbd", "server": {"type": "unix", "path": to}}
     c.get("blockdev-add", driver="qcow2", node_name="n",
-          file={"driver": "file", "filename": to})
+          file=server if to.endswith(".sock") else {"driver": "file", "filename": to})
     c.get("blockdev-mirror", job_id="j", device="disk", target="n", sync="full")
 else:
     c.get("block-commit", device="disk", job_id="j")
@@ -43,21 +46,7 @@ PY
 # refused_now IMAGE NEW [FILE]: as FILE, because of NEW; it does not change.
 refused_now ()
 {
-  local before
-  before="$(fingerprint "$1")"
-  start_nbdkit file="${3:-$1}"
-  refused_connection "${3:-$1}: is not written: the disk has moved to $2:"
-  kill9_nbdkit
-  [ "$before" = "$(fingerprint "$1")" ]
-}
-
-# current IMAGE: it can be written.
-current ()
-{
-  start_nbdkit file="$1"
-  nbdsh_run -c 'h.pwrite(h.pread(512, 0), 0)'
-  stop_nbdkit
-  check_clean "$1"
+  not_written "the disk has moved to" "$1" "$2:" "${@:3}"
 }
 
 for options in compat=v2 cluster_size=4k extended_l2=on; do
@@ -117,6 +106,17 @@ for image in "$new" "$old" "$new"; do
   current "$image"
   refused_now "$([ "$image" = "$old" ] && echo "$new" || echo "$old")" "$image"
 done
+
+# Back to the old one, but on an NBD server: it does not name any other afterwards.
+truncate -s 16M "$old"
+qemu-nbd -t -f raw -k "$sockdir/old.sock" "$old" &
+helper_pids+=($!)
+await -p $! listens "$sockdir/old.sock"
+moves "$new" mirror "$sockdir/old.sock"
+stop_nbdkit
+kill "${helper_pids[-1]}"
+await_end "${helper_pids[-1]}"
+current "$old"
 
 # A commit, with an image between: that one still lies over the base.
 for end in kill9_nbdkit stop_nbdkit; do
