@@ -29,12 +29,17 @@
 /* Threads.  Enough for several connections. */
 #define MANY 24
 
+/* What a thread does.  A request that was in progress at the death is one until it ends:
+ * what was lost of it, it finds out itself, and flushes beside it may succeed. */
+enum state { IDLE, BUSY, BUSY_AT_DEATH };
+
 /* What the server does to the disk when it dies, and what that meant. */
 struct death {
   struct attempt *attempt;
   struct rng rng;
   unsigned before;              /* how often it had died before */
   atomic_bool lost;             /* something that was not flushed */
+  _Atomic enum state states[MANY];
 };
 
 static atomic_uint nr_deaths, nr_losses, nr_failed;
@@ -48,6 +53,11 @@ reborn (void *opaque)
   const enum power_cut kind = simdisk_random_cut (&d->rng);
 
   nr_deaths++;
+  for (unsigned i = 0; i < MANY; i++) {
+    enum state busy = BUSY;
+
+    atomic_compare_exchange_strong (&d->states[i], &busy, BUSY_AT_DEATH);
+  }
   if (!simdisk_is_durable (d->attempt->sim, d->attempt->image->spec.data_file_raw)) {
     nr_losses++;
     d->lost = d->attempt->lost = true;
@@ -62,6 +72,8 @@ begin (struct attempt *r, struct death *d, const struct attempt_image *t,
   attempt_begin (r, t, name, k);
   d->attempt = r;
   d->lost = false;
+  for (unsigned i = 0; i < MANY; i++)
+    d->states[i] = IDLE;
   d->before = remoteserver_kills (reach_server ());
   rng_init (&d->rng, t->work_seed, 1000 + k);
   remoteserver_reborn (reach_server (), reborn, d);
@@ -141,16 +153,30 @@ is_dead (const struct death *d)
   return remoteserver_kills (reach_server ()) > d->before;
 }
 
+/* Must flushes that begin now fail? */
+static bool
+is_lost (const struct death *d)
+{
+  if (!d->lost)
+    return false;
+  for (unsigned i = 0; i < MANY; i++)
+    if (d->states[i] == BUSY_AT_DEATH)
+      return false;
+  return true;
+}
+
 /* Carries out one request.  FAILED: a flush of this client has failed. */
 static void
 one_request (struct worker *w, struct rng *rng, unsigned char *buf, bool *failed)
 {
-  const bool lost = w->d->lost;
+  const bool lost = is_lost (w->d);
   struct attempt_request q;
   int err;
 
   attempt_make_request (w->r->image, pieces_pick (w->pieces, rng, w->id), rng, &q);
+  w->d->states[w->id] = BUSY;
   err = attempt_execute (w->r, &q, buf);
+  w->d->states[w->id] = IDLE;
   if (err != 0 && (err != EIO || !is_dead (w->d)))
     FAIL ("request of kind %d: %s", q.kind, strerror (err));
   if (q.kind >= READ) {
