@@ -315,6 +315,8 @@ core_sources = \
 	%reldir%/change/shadowend.c \
 	%reldir%/change/shadowwidth.c \
 	%reldir%/change/shadowtab.c \
+	%reldir%/change/snapahead.c \
+	%reldir%/change/snapahead.h \
 	%reldir%/change/snapbelow.c \
 	%reldir%/change/snapbelow.h \
 	%reldir%/change/snapedit.c \

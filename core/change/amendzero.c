@@ -109,7 +109,7 @@ replace_in_table (struct removal *r)
     to += to == from;
   }
   if (r->active && r->moved)
-    flags = shadow_correct_l2 (r->s, r->l2, true);
+    flags = shadow_correct_l2 (r->s, r->l2, r->image->header.cluster_size, true);
   return flags == -1 ? -1 : changed | flags;
 }
 

@@ -31,6 +31,7 @@
 #include "mapping/chain.h"
 #include "change/edit.h"
 #include "change/resize.h"
+#include "change/snapahead.h"
 #include "change/snapedit.h"
 
 struct change {
@@ -41,7 +42,7 @@ struct change {
   bool shrinks, ends_within;    /* the disk becomes smaller; and then ends in a cluster */
   uint64_t size;                /* of the disk afterwards, in bytes */
   uint64_t end;                 /* of the file before, in bytes */
-  struct shadow *ahead;         /* NULL: nothing was done beforehand */
+  struct snapahead *ahead;      /* NULL: nothing was done beforehand */
   struct shadow *done;          /* NULL: it was not necessary */
 };
 
@@ -286,7 +287,9 @@ prepare (void *opaque, const struct image *image)
   struct change *c = opaque;
   const bool before = report_silence (true);
 
-  c->ahead = snapedit_delete_ahead (image, c->d->discard, c->edit->name);
+  if (check_unused (c, image) == 0)
+    c->ahead = snapedit_delete_ahead (image, c->d->discard, c->edit->name,
+                                      disk_inside (c->disk).view->w);
   report_silence (before);
 }
 
@@ -294,7 +297,6 @@ static int
 make_snapshot (void *opaque, struct image *image)
 {
   struct change *c = opaque;
-  struct shadow *ahead;
   const char *name = c->edit->name;
   const bool discard = c->d->discard;
 
@@ -305,9 +307,7 @@ make_snapshot (void *opaque, struct image *image)
   case EDIT_SNAPSHOT_DELETE:
     if (check_unused (c, image) == -1)
       return -1;
-    ahead = c->ahead;
-    c->ahead = NULL;
-    return snapedit_delete (image, discard, name, ahead, &c->done);
+    return snapedit_delete (image, discard, name, c->ahead, &c->done);
   case EDIT_RESIZE: break;
   }
   return -1;
@@ -394,7 +394,7 @@ edit_one (struct disk *disk, const struct edit_options *options, const struct ed
   };
   const int r = change (&c);
 
-  shadow_free (c.ahead);
+  snapahead_free (c.ahead);
   shadow_free (c.done);
   if (r == -1)
     return -1;

@@ -31,6 +31,7 @@ struct shadow {
 
   bool ahead;                   /* shadow_begin was not called: blocks have no WAS, and
                                    what is dropped is missing to the highest counts */
+  const struct writable *w;     /* ahead: what changes the image */
   struct be64 *table;           /* the refcount table in the file */
   uint64_t table_entries;
   struct shadow_block *blocks;  /* an array of SHADOW_MAX_BLOCKS */

@@ -28,8 +28,9 @@
  * shadowend.c the switch, shadowwidth.c refcounts of another width.
  *
  * References can be dropped before anything else, while the image changes.  Then it is
- * only counted how many, down from the highest count, and nothing is read or taken; when
- * the image is at rest, as many are dropped from the counts in the file (shadow_begin).
+ * only counted how many, down from the highest count; when the image is at rest, as many
+ * are dropped from the counts in the file (shadow_begin).  So tables can be written
+ * ahead, as they will be then, to clusters that the allocator sets aside.
  *
  * New refcounts are computed only as differences from the old ones: clusters that other
  * programs use for data that we do not know about keep their refcounts.
@@ -73,7 +74,7 @@ shadow_corrupt (struct shadow *s, const char *fmt, ...)
 }
 
 struct shadow *
-shadow_new_ahead (const struct image *image, bool discard)
+shadow_new_ahead (const struct image *image, bool discard, const struct writable *w)
 {
   const struct header *h = &image->header;
   struct shadow *s = calloc (1, sizeof *s);
@@ -84,6 +85,7 @@ shadow_new_ahead (const struct image *image, bool discard)
     s->h = h;
     s->file = image->file;
     s->ahead = true;
+    s->w = w;
     s->file_size = storage_size (s->file);
     s->block_bits = refblock_bits (h->cluster_bits, h->refcount_order);
     s->blocks = sparse_new (SHADOW_MAX_BLOCKS * sizeof *s->blocks);
@@ -101,7 +103,7 @@ shadow_new_ahead (const struct image *image, bool discard)
 struct shadow *
 shadow_new (const struct image *image, bool discard)
 {
-  struct shadow *s = shadow_new_ahead (image, discard);
+  struct shadow *s = shadow_new_ahead (image, discard, NULL);
 
   if (s == NULL || shadow_begin (s) == 0)
     return s;
@@ -323,6 +325,8 @@ shadow_begin (struct shadow *s)
   uint64_t count;
 
   s->ahead = false;
+  s->w = NULL;
+  s->batch_n = 0;
   s->file_size = storage_size (s->file);
   s->end_cursor = div_up (s->file_size, s->h->cluster_size);
   s->table_entries = bytes / sizeof *s->table;
@@ -396,6 +400,18 @@ shadow_stay_near (struct shadow *s, uint64_t host)
   end = shadow_end (s, false);
   cluster = end == UINT64_MAX ? 0 : min64 (host >> s->h->cluster_bits, end);
   s->cursor = cluster - min64 (cluster, NEAR);
+}
+
+int
+shadow_take_written (struct shadow *s, uint64_t host)
+{
+  const uint64_t cluster = host >> s->h->cluster_bits;
+
+  if (shadow_load (s, cluster >> s->block_bits) == -1)
+    return -1;
+  if (host + s->h->cluster_size > s->file_size || !is_free (s, cluster))
+    return 0;
+  return shadow_claim (s, cluster, 1) == -1 ? -1 : 1;
 }
 
 int

@@ -14,7 +14,7 @@
 
 #include "util/bytes.h"
 #include "image/image.h"
-#include "space/alloc.h"
+#include "request/view.h"
 
 struct shadow;
 
@@ -22,10 +22,13 @@ struct shadow;
  * image.  The image is not dirty, and its overlap contains all metadata, including
  * bitmaps.  DISCARD: punch holes into freed clusters.  NULL on error (reported). */
 extern struct shadow *shadow_new (const struct image *, bool discard);
-/* The same in two steps.  Until the second one the image may change: L1 and L2 tables can
- * be read that do not, and references dropped, nothing else.  After -1 (reported), it can
- * only be freed. */
-extern struct shadow *shadow_new_ahead (const struct image *, bool discard);
+/* The same in two steps.  Until the second one the image may change, by requests of the
+ * writable W: L1 and L2 tables can be read, and references dropped that those of tables
+ * have that do not change; COPIED flags be corrected, as if they had been; and L2 tables
+ * be written, to places that alloc_set_aside finds.  After -1 (reported), it can only be
+ * freed. */
+extern struct shadow *shadow_new_ahead (const struct image *, bool discard,
+                                        const struct writable *w);
 extern int shadow_begin (struct shadow *);
 /* If shadow_commit was not called, the image is unchanged. */
 extern void shadow_free (struct shadow *);  /* NULL is allowed */
@@ -78,14 +81,19 @@ extern int shadow_add_l2 (struct shadow *, const struct be64 *l2,
 extern int shadow_drop_l2 (struct shadow *, const struct be64 *l2,
                            uint64_t from, uint64_t to);
 
-/* Corrects the COPIED flags of all entries of a table in memory: by the refcounts, or
- * clears them.  Returns 1 if a flag has changed, else 0, or -1. */
-extern int shadow_correct_l2 (struct shadow *, struct be64 *l2, bool as_counted);
+/* Corrects the COPIED flags of all entries of a table in memory, or of BYTES of one: by
+ * the refcounts, or clears them.  Returns 1 if a flag has changed, else 0, or -1. */
+extern int shadow_correct_l2 (struct shadow *, struct be64 *l2, uint64_t bytes,
+                              bool as_counted);
 
-/* Gives the L2 table a new place, which *L1_ENTRY will contain after shadow_write_l1.
- * The refcount of the old table does not change. */
+/* Gives the L2 table a new place, which *L1_ENTRY will contain after shadow_write_l1, or
+ * ahead, after shadow_write_l2.  The refcount of the old table does not change. */
 extern int shadow_replace_l2 (struct shadow *, const struct be64 *l2,
                               struct be64 *l1_entry);
+extern int shadow_write_l2 (struct shadow *);
+/* Sets the refcount of a place where a table was written ahead to 1, before anything else
+ * gets a place.  Returns 1; 0 if the table is lost, or -1. */
+extern int shadow_take_written (struct shadow *, uint64_t host);
 /* Sets the COPIED flags in all entries of the active L1 table according to the refcounts,
  * and writes the table to a new place, *HOST, and all replaced L2 tables. */
 extern int shadow_write_l1 (struct shadow *, struct be64 *l1, uint64_t n,

@@ -157,11 +157,28 @@ shadow_drop_l2 (struct shadow *s, const struct be64 *l2, uint64_t from,
   return refer_l2 (s, l2, from, to, shadow_drop);
 }
 
+/* Ahead: how many references will be left of those that are counted now? */
+static int
+count_left (struct shadow *s, uint64_t cluster, uint64_t *count)
+{
+  const uint64_t index = cluster >> s->block_bits;
+  const unsigned order = s->h->refcount_order;
+
+  if (!s->ahead)
+    return shadow_count (s, cluster, count);
+  if (refcount_get (s->w->refcounts, cluster, count) == -1)
+    return -1;
+  if (index < s->known && s->blocks[index].now)
+    *count -= refcount_max (s->w->refcounts) -
+      refblock_get (s->blocks[index].now, order, shadow_within (s, cluster));
+  return 0;
+}
+
 int
-shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
+shadow_correct_l2 (struct shadow *s, struct be64 *l2, uint64_t bytes, bool as_counted)
 {
   const unsigned step = entry_words (s->h);
-  const uint64_t n = s->h->cluster_size / sizeof *l2;
+  const uint64_t n = bytes / sizeof *l2;
   uint64_t i, entry, correct, offset, count;
   bool changed = false;
 
@@ -172,7 +189,7 @@ shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
     correct = entry & ~QCOW2_OFLAG_COPIED;
     offset = entry & QCOW2_L2_OFFSET_MASK;
     if (as_counted && offset != 0 && !(entry & QCOW2_OFLAG_COMPRESSED)) {
-      if (shadow_count (s, offset >> s->h->cluster_bits, &count) == -1)
+      if (count_left (s, offset >> s->h->cluster_bits, &count) == -1)
         return -1;
       if (count == 1)
         correct |= QCOW2_OFLAG_COPIED;
@@ -185,20 +202,36 @@ shadow_correct_l2 (struct shadow *s, struct be64 *l2, bool as_counted)
 
 /* --- new tables --- */
 
+/* A place for N tables; ahead, for *N tables or fewer. */
 static int
-write_batch (struct shadow *s)
+find_place (struct shadow *s, uint64_t *n, uint64_t *host)
 {
-  const uint64_t n = s->batch_n;
-  uint64_t host, i;
+  struct alloc_run run;
 
-  if (n == 0)
-    return 0;
-  s->batch_n = 0;
-  if (shadow_take (s, n, false, &host) == -1 ||
-      storage_write (s->file, s->batch, n << s->h->cluster_bits, host) == -1)
+  if (!s->ahead)
+    return shadow_take (s, *n, false, host);
+  if (alloc_set_aside (s->w->alloc, *n, &run) == -1)
     return -1;
-  for (i = 0; i < n; i++)
-    *s->batch_entries[i] = put64 (host + (i << s->h->cluster_bits));
+  *n = run.clusters;
+  *host = run.host;
+  return 0;
+}
+
+int
+shadow_write_l2 (struct shadow *s)
+{
+  const unsigned bits = s->h->cluster_bits;
+  uint64_t host, done, n, i;
+
+  for (done = 0; done < s->batch_n; done += n) {
+    n = s->batch_n - done;
+    if (find_place (s, &n, &host) == -1 ||
+        storage_write (s->file, s->batch + (done << bits), n << bits, host) == -1)
+      return -1;
+    for (i = 0; i < n; i++)
+      *s->batch_entries[done + i] = put64 (host + (i << bits));
+  }
+  s->batch_n = 0;
   return 0;
 }
 
@@ -206,7 +239,7 @@ int
 shadow_replace_l2 (struct shadow *s, const struct be64 *l2,
                    struct be64 *l1_entry)
 {
-  if (s->batch_n == s->batch_max && write_batch (s) == -1)
+  if (s->batch_n == s->batch_max && shadow_write_l2 (s) == -1)
     return -1;
   memcpy (s->batch + (s->batch_n << s->h->cluster_bits), l2,
           s->h->cluster_size);
@@ -220,7 +253,7 @@ shadow_write_l1 (struct shadow *s, struct be64 *l1, uint64_t n,
 {
   uint64_t i, offset, count;
 
-  if (write_batch (s) == -1)
+  if (shadow_write_l2 (s) == -1)
     return -1;
   for (i = 0; i < n; i++) {
     offset = get64 (l1[i]) & QCOW2_L1_OFFSET_MASK;

@@ -19,8 +19,7 @@
  *          cleared in place: until the switch, the active disk does not use those tables.
  * delete   Clusters that lose a reference may now belong to the active disk alone.  Then
  *          COPIED must be set (R7), in copies of its L2 tables.
- *          What the snapshot names is counted ahead, while clients write: until
- *          it is deleted, none of its tables changes.
+ *          Most of that is done ahead, while clients write (snapahead.c).
  * empty    The active disk gets an L1 table without entries.  What it shows does not
  *          change, because its backing file has the same contents: so bitmaps stay as
  *          they are.
@@ -49,6 +48,7 @@
 #include "util/printable.h"
 #include "util/report.h"
 #include "image/snaptable.h"
+#include "change/snapahead.h"
 #include "change/snapedit.h"
 
 #define MAX_NAME 255
@@ -63,19 +63,18 @@ struct snapedit {
   struct snaptable table;
   struct be64 *active, *other;  /* L1 tables */
   struct be64 *l2;
-  bool dropped;                 /* the references of the snapshot, ahead */
 };
 
-/* AHEAD: NULL, or what was done before: it is used, or freed. */
+/* AHEAD: NULL, or what was done before: its shadow is used. */
 static int
 begin_edit (struct snapedit *e, const struct image *image, bool discard,
-            struct shadow *ahead)
+            struct snapahead *ahead)
 {
   *e = (struct snapedit) {
     .image = image, .h = &image->header, .path = storage_path (image->file),
-    .s = ahead ? ahead : shadow_new (image, discard), .dropped = ahead,
+    .s = ahead ? snapahead_begin (ahead) : shadow_new (image, discard),
   };
-  if (e->s == NULL || (ahead && shadow_begin (ahead) == -1))
+  if (e->s == NULL)
     return -1;
   shadow_get_header (e->s, &e->sh);
   e->l2 = malloc (e->h->cluster_size);
@@ -256,7 +255,8 @@ snapedit_check (const struct image *image, const char *name)
 static int
 share_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
+  const int r = add_table (e, *entry) == -1 ? -1
+    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, false);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
@@ -297,7 +297,8 @@ snapedit_create (const struct image *image, bool discard, const char *name,
 static int
 take_table (struct snapedit *e, struct be64 *entry)
 {
-  const int r = add_table (e, *entry) == -1 ? -1 : shadow_correct_l2 (e->s, e->l2, false);
+  const int r = add_table (e, *entry) == -1 ? -1
+    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, false);
 
   return r == 1 ? storage_write (e->image->file, e->l2, e->h->cluster_size,
                                  table_of (*entry)) : r;
@@ -335,28 +336,16 @@ apply (struct snapedit *e, const struct snapshot *snapshot)
   return shadow_commit (e->s, &e->sh);
 }
 
-/* Changes an existing snapshot.  AHEAD: as for begin_edit. */
-static int
-change_one (const struct image *image, bool discard, const char *name,
-            struct shadow *ahead, struct shadow **done,
-            int (*change) (struct snapedit *, const struct snapshot *))
-{
-  const struct snapshot *snapshot = find (image, name);
-  struct snapedit e;
-
-  if (snapshot == NULL) {
-    shadow_free (ahead);
-    return -1;
-  }
-  return end (&e, begin_edit (&e, image, discard, ahead) == -1 ? -1
-              : change (&e, snapshot), done);
-}
-
 int
 snapedit_apply (const struct image *image, bool discard, const char *name,
                 struct shadow **done)
 {
-  return change_one (image, discard, name, NULL, done, apply);
+  const struct snapshot *snapshot = find (image, name);
+  struct snapedit e;
+
+  return snapshot == NULL ? -1
+    : end (&e, begin_edit (&e, image, discard, NULL) == -1 ? -1 : apply (&e, snapshot),
+           done);
 }
 
 /* --- delete --- */
@@ -380,21 +369,29 @@ static int
 own_table (struct snapedit *e, struct be64 *entry)
 {
   const int r = shadow_read_l2 (e->s, get64 (*entry), e->l2) == -1 ? -1
-    : shadow_correct_l2 (e->s, e->l2, true);
+    : shadow_correct_l2 (e->s, e->l2, e->h->cluster_size, true);
 
   return r == 1 ? replace_table (e, entry) : r;
 }
 
 static int
-delete (struct snapedit *e, const struct snapshot *snapshot)
+delete (struct snapedit *e, const struct snapshot *snapshot, struct snapahead *ahead)
 {
   const uint64_t n = max64 (1, e->h->l1_entries);
+  const struct be64 *correct = NULL;
+  int64_t nr_correct = 0;
 
   e->active = read_active (e, n);
-  if (e->active == NULL || (!e->dropped && drop_snapshot (e, snapshot) == -1) ||
+  if (e->active == NULL)
+    return -1;
+  if (ahead)
+    nr_correct = snapahead_use (ahead, e->s, e->active, n, &correct);
+  else if (drop_snapshot (e, snapshot) == -1)
+    return -1;
+  if (nr_correct == -1 ||
       shadow_drop_range (e->s, e->h->l1_offset, e->h->l1_entries *
                          sizeof (struct be64)) == -1 ||
-      each_table (e, e->active, n, NULL, 0, own_table) == -1)
+      each_table (e, e->active, n, correct, nr_correct, own_table) == -1)
     return -1;
   snaptable_remove (&e->table, snapshot - e->image->snapshots.list);
   e->sh.l1_entries = n;
@@ -406,26 +403,23 @@ delete (struct snapedit *e, const struct snapshot *snapshot)
 
 int
 snapedit_delete (const struct image *image, bool discard, const char *name,
-                 struct shadow *ahead, struct shadow **done)
-{
-  return change_one (image, discard, name, ahead, done, delete);
-}
-
-struct shadow *
-snapedit_delete_ahead (const struct image *image, bool discard, const char *name)
+                 struct snapahead *ahead, struct shadow **done)
 {
   const struct snapshot *snapshot = find (image, name);
-  struct snapedit e = {
-    .image = image, .h = &image->header, .path = storage_path (image->file),
-  };
-  struct shadow *done = NULL;
+  struct snapedit e;
 
-  if (snapshot == NULL)
-    return NULL;
-  e.l2 = memory_get (e.h->cluster_size);
-  e.s = e.l2 ? shadow_new_ahead (image, discard) : NULL;
-  end (&e, e.s ? drop_snapshot (&e, snapshot) : -1, &done);
-  return done;
+  return snapshot == NULL ? -1
+    : end (&e, begin_edit (&e, image, discard, ahead) == -1 ? -1
+           : delete (&e, snapshot, ahead), done);
+}
+
+struct snapahead *
+snapedit_delete_ahead (const struct image *image, bool discard, const char *name,
+                       const struct writable *w)
+{
+  const struct snapshot *snapshot = find (image, name);
+
+  return snapshot ? snapahead_new (image, discard, snapshot, w) : NULL;
 }
 
 /* --- empty --- */

@@ -12,6 +12,8 @@
 
 #include "change/shadow.h"
 
+struct snapahead;
+
 /* What else changes in the same step: FN writes it, and has the header refer to it.  -1:
  * reported. */
 struct snapedit_also {
@@ -27,13 +29,14 @@ extern int snapedit_create (const struct image *, bool discard, const char *name
 /* Gives the active disk the contents of the snapshot, and its size. */
 extern int snapedit_apply (const struct image *, bool discard, const char *name_or_id,
                            struct shadow **done);
-/* AHEAD: what snapedit_delete_ahead has returned, or NULL.  It is freed, or *DONE. */
+/* AHEAD: what snapedit_delete_ahead has returned, or NULL.  It can then only be freed. */
 extern int snapedit_delete (const struct image *, bool discard, const char *name_or_id,
-                            struct shadow *ahead, struct shadow **done);
-/* Does what of that can be done while the image changes.  NULL: that failed (reported),
- * which snapedit_delete can do without. */
-extern struct shadow *snapedit_delete_ahead (const struct image *, bool discard,
-                                             const char *name_or_id);
+                            struct snapahead *ahead, struct shadow **done);
+/* Does what of that can be done while requests change the image with W: see snapahead.h.
+ * NULL: that failed (reported), which snapedit_delete can do without. */
+extern struct snapahead *snapedit_delete_ahead (const struct image *, bool discard,
+                                                const char *name_or_id,
+                                                const struct writable *w);
 /* Takes everything from the active disk: it then shows its backing file, or zeros. */
 extern int snapedit_empty (const struct image *, bool discard, struct shadow **done);
 

@@ -628,8 +628,10 @@ keep_generation (struct disk *d)
   KEEP_ERRNO_FOR_BLOCK;
 
   trace (d, "nothing is changed");
+  /* (After a switch that failed, the file may use what was set aside.) */
   if (!d->now->is_live || !is_healthy (d))
     return;
+  alloc_end_aside (d->now->w.alloc);
   if (!d->restless)
     alloc_doubt_zeros (d->now->w.alloc);
   if (d->writers > 0)
@@ -743,8 +745,13 @@ disk_change (struct disk *d, const struct disk_change *c)
   d->change_began = clock_ms ();
   if (d->writers > 0 && c->prepare)
     c->prepare (c->opaque, d->now->image);
-  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1)
+  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1) {
+    KEEP_ERRNO_FOR_BLOCK;
+
+    if (is_healthy (d))
+      alloc_end_aside (d->now->w.alloc);
     return -1;
+  }
   close_gate (d);
   r = change (d, c, &replaced);
   KEEP_ERRNO_FOR_BLOCK;

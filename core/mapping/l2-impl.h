@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "mapping/l2.h"
@@ -34,6 +35,9 @@ struct l2 {
    * come back if writing fails. */
   struct l1_change *changed;
   unsigned nr_changed, nr_taken, room_changed;
+
+  _Atomic (atomic_bool *) written;      /* slices, since they were last asked for; NULL:
+                                           nobody asks.  Set after the write. */
 };
 
 /* The number of the table with slice number SLICE. */
@@ -41,6 +45,12 @@ static inline uint64_t
 l2_table_of (const struct l2 *l2, uint64_t slice)
 {
   return slice >> (l2->table_span_bits - l2->slice_span_bits);
+}
+
+static inline uint64_t
+l2_slices_of_table (const struct l2 *l2)
+{
+  return UINT64_C (1) << (l2->table_span_bits - l2->slice_span_bits);
 }
 
 /* The offset of slice number SLICE in the file.  The image owns its table exclusively, so

@@ -304,6 +304,7 @@ l2_close (struct l2 *l2)
     map_space_free (l2->space);
   pthread_mutex_destroy (&l2->lock);
   sparse_free ((void *) l2->l1, l1_bytes (&l2->image->header));
+  sparse_free (l2->written, l2->image->header.l1_needed * l2_slices_of_table (l2));
   free (l2->changed);
   free (l2);
 }

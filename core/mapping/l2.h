@@ -66,6 +66,18 @@ extern void l2_edit_end (struct l2_edit *);
  * other images that share the memory.  See map_dirty_beyond. */
 extern bool l2_dirty_beyond (struct l2 *, uint64_t limit);
 
+/* --- for a change of the whole disk, one thread at a time --- */
+
+/* From now on, notes which parts of L2 tables are written.  -1: ENOMEM (reported). */
+extern int l2_note_writes (struct l2 *);
+/* Calls FN for each part of L2 table number TABLE, at AT bytes in it, that may have been
+ * written since the last call for this table, or since the notes began.  What FN reads in
+ * the file is newer than that, or the part is noted again.  Returns 0, or what FN has
+ * returned if that is not 0. */
+extern int l2_each_written (struct l2 *, uint64_t table,
+                            int (*fn) (void *opaque, uint64_t at, uint64_t bytes),
+                            void *opaque);
+
 /* --- for the checkpoint, one thread at a time --- */
 
 struct l2_batch {

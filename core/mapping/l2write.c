@@ -23,6 +23,8 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/memory.h"
+#include "util/report.h"
+#include "util/sparse.h"
 #include "mapping/l2-impl.h"
 
 int
@@ -130,10 +132,49 @@ write_l1 (struct l2 *l2, struct l2_batch *snap)
   return 0;
 }
 
+/* After that: whoever has read a slice before sees the note. */
+static void
+note_slices (struct l2 *l2, const struct l2_batch *snap)
+{
+  atomic_bool *const written = l2->written;
+
+  for (int i = 0; written && i < snap->nr_slices; i++)
+    written[snap->slices[i].index] = true;
+}
+
+int
+l2_note_writes (struct l2 *l2)
+{
+  const uint64_t n = l2->image->header.l1_needed * l2_slices_of_table (l2);
+
+  if (l2->written == NULL && n > 0)
+    l2->written = sparse_new (n * sizeof *l2->written);
+  if (l2->written || n == 0)
+    return 0;
+  report_error ("%s: L2 tables: %m", storage_path (l2->image->file));
+  return -1;
+}
+
+int
+l2_each_written (struct l2 *l2, uint64_t table,
+                 int (*fn) (void *opaque, uint64_t at, uint64_t bytes), void *opaque)
+{
+  const uint64_t n = l2_slices_of_table (l2);
+  int r = 0;
+
+  for (uint64_t i = 0; table < l2->image->header.l1_needed && r == 0 && i < n; i++)
+    if (atomic_exchange (&l2->written[table * n + i], false))
+      r = fn (opaque, i * l2->slice_size, l2->slice_size);
+  return r;
+}
+
 int
 l2_write (struct l2 *l2, struct l2_batch *snap)
 {
-  if (snap->nr_slices > 0 && write_slices (l2, snap) == -1)
+  const int r = snap->nr_slices > 0 ? write_slices (l2, snap) : 0;
+
+  note_slices (l2, snap);       /* keeps errno */
+  if (r == -1)
     return -1;
   if (snap->nr_l1 > 0 && write_l1 (l2, snap) == -1)
     return -1;

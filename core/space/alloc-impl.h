@@ -53,7 +53,7 @@ struct alloc {
   uint64_t again, again_end;    /* the next range to scan; empty if equal */
   uint64_t forgotten;           /* clusters */
   bool starved;                 /* no memory for what the last step found */
-  struct freeset held;          /* waiting: hidden from the scan */
+  struct freeset held;          /* waiting, or set aside: hidden from the scan */
   struct {                      /* waiting, but too many for a list: see allocdefer.c */
     uint64_t clusters;          /* that have joined; 0: no crowd, and held is complete */
     uint64_t first, end;        /* those that are left are in this range */
@@ -82,6 +82,7 @@ struct alloc {
   struct alloc_frees *spare;    /* unused items, from alloc_free_begin */
   struct list pending;          /* removal is not durable yet */
   struct list waiting;          /* for their grace period, in order of stamps */
+  struct list aside;            /* what a change of the whole disk has */
   unsigned reaping;             /* threads that have taken some from waiting or crowd */
   uint64_t deferred;            /* clusters in these lists, crowd, checkpoints; those that
                                    are swept count twice until the crowd is empty */

@@ -179,6 +179,7 @@ alloc_close (struct alloc *a)
   free_items (a->spare);
   free_items (a->pending.head);
   free_items (a->waiting.head);
+  free_items (a->aside.head);
   pthread_mutex_destroy (&a->lock);
   free (a);
 }

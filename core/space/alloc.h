@@ -34,6 +34,9 @@
  *     v
  *   free         0
  *
+ * What a change of the whole disk writes ahead is set aside (allocrest.c): its count is
+ * 0, as of what is free.
+ *
  * A crash leaks what is reserved, written or freed, and what is counted ahead
  * (alloc_top_up): counts in the file are too high, never too low.  The next start gives
  * that back (check/leaks.c).  A change of the whole disk (change/) has its own copy of
@@ -126,6 +129,14 @@ extern int alloc_reserve_table (struct alloc *, struct alloc_run *);
  * and keeps errno. */
 extern void alloc_abort (struct alloc *, const struct alloc_run *);
 extern void alloc_abort_table (struct alloc *, const struct alloc_run *);
+
+/* Up to N contiguous clusters that a change of the whole disk writes ahead.  Their counts
+ * are 0, so a crash leaks none, but nobody else gets them, and the file is not cut before
+ * them, until alloc_end_aside, or for good: then the change has counted them.  Returns 0,
+ * or -1 as alloc_reserve does. */
+extern int alloc_set_aside (struct alloc *, uint64_t n, struct alloc_run *);
+/* They are free, with holes if wanted.  Takes the lock. */
+extern void alloc_end_aside (struct alloc *);
 
 /* Space for compressed clusters.  alloc_bytes allocates N pieces of BYTES bytes each (1
  * to the cluster size), contiguously if possible, in host clusters that they share.  It

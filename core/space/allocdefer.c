@@ -453,6 +453,30 @@ reap_list (struct alloc *a)
   return -1;
 }
 
+void
+alloc_end_aside (struct alloc *a)
+{
+  struct alloc_frees *items, *next;
+
+  {
+    LOCK_FOR_BLOCK (&a->lock);
+
+    items = a->aside.head;
+    if (items == NULL)
+      return;
+    a->aside = (struct list) { NULL, NULL };
+    for (next = items; next; next = next->next)
+      a->deferred += next->n;
+    a->reaping++;
+  }
+  for (; items; items = next) {
+    next = items->next;
+    punch (a, items->first, items->n, 0);
+    free (items);
+  }
+  end_reaping (a);
+}
+
 /* --- the crowd --- */
 
 struct portion {

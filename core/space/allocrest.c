@@ -4,15 +4,20 @@
  *
  * Part of alloc.c.  After the last writer has finished, the clusters that were allocated
  * ahead of time (the reserve, those for tables, those for compressed clusters) are given
- * back, and the file is truncated behind the last cluster that is in use.
+ * back, and the file is truncated behind the last cluster that is in use, or set aside
+ * for a change of the whole disk.
  *
  * Locks: the allocator's lock.
  */
 
 #include <config.h>
 
+#include <errno.h>
+#include <stdlib.h>
+
 #include "util/bytes.h"
 #include "util/cleanup.h"
+#include "util/memory.h"
 #include "space/alloc-impl.h"
 
 int
@@ -28,15 +33,47 @@ alloc_give_back (struct alloc *a)
   return alloc_reap (a);
 }
 
-/* The cluster after the last one that a reader may still be using. */
+static uint64_t
+list_end (const struct list *l)
+{
+  uint64_t end = 0;
+
+  for (const struct alloc_frees *i = l->head; i; i = i->next)
+    end = max64 (end, i->first + i->n);
+  return end;
+}
+
+/* The cluster after the last one that a reader may still use, or that is set aside. */
 static uint64_t
 waiting_end (const struct alloc *a)
 {
-  uint64_t end = a->crowd.end;
+  return max64 (a->crowd.end, max64 (list_end (&a->waiting), list_end (&a->aside)));
+}
 
-  for (const struct alloc_frees *i = a->waiting.head; i; i = i->next)
-    end = max64 (end, i->first + i->n);
-  return end;
+int
+alloc_set_aside (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  struct alloc_frees *item = memory_get (sizeof *item);
+  uint64_t first;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (item == NULL || alloc_take (a, n, run) == -1 ||
+      refcount_dec (a->refcounts, run->host >> a->bits, run->clusters, NULL, NULL) == -1) {
+    free (item);
+    return -1;
+  }
+  first = run->host >> a->bits;
+  alloc_trace (a, "set aside for a change", first, run->clusters);
+  if (freeset_add (&a->held, first, run->clusters) == -1) {
+    alloc_add_idle (a, first, run->clusters, false);
+    free (item);
+    errno = ENOMEM;
+    return -1;
+  }
+  item->first = first;
+  item->n = run->clusters;
+  list_append (&a->aside, item);
+  return 0;
 }
 
 void

@@ -49,8 +49,8 @@ reads_zero (uint64_t offset, uint64_t count)
   return zero;
 }
 
-void
-handed_out (const struct alloc_run *run, enum state state)
+static void
+check_allocated (const struct alloc_run *run, enum state state)
 {
   const uint64_t first = run->host >> bits;
 
@@ -66,11 +66,36 @@ handed_out (const struct alloc_run *run, enum state state)
         CHECK (sections[i].since > clusters[c].freed);      /* R4 (b) */
     CHECK (overlap_find (overlap, c << bits, 1) ==
            (state == TABLE ? OVERLAP_L2 : OVERLAP_NONE));
-    CHECK (refcount_get (refcounts, c, &count) == 0 && count == 1);
+    CHECK (refcount_get (refcounts, c, &count) == 0 && count == (state != ASIDE));
     CHECK (!run->settled || (!clusters[c].used && c < durable));
     clusters[c].state = state;
     clusters[c].used = true;
   }
+}
+
+void
+set_aside (uint64_t n)
+{
+  struct alloc_run run;
+
+  CHECK (alloc_set_aside (alloc, n, &run) == 0);
+  check_allocated (&run, ASIDE);
+  CHECK (storage_write (file, "x", 1, run.host + (run.clusters << bits) - 1) == 0);
+}
+
+void
+end_aside (void)
+{
+  alloc_end_aside (alloc);
+  for (uint64_t c = 0; c < MAX_CLUSTERS; c++)
+    if (clusters[c].state == ASIDE)
+      clusters[c].state = FREE;
+}
+
+void
+handed_out (const struct alloc_run *run, enum state state)
+{
+  check_allocated (run, state);
   CHECK (run->zeroed || !run->settled);
   if (run->zeroed)
     CHECK (reads_zero (run->host, run->clusters << bits));
@@ -195,7 +220,8 @@ quiesce (void)
   CHECK (storage_size (file) >= end << bits);
   for (uint64_t c = 0; c < MAX_CLUSTERS; c++)
     if (c << bits >= storage_size (file)) {
-      CHECK (clusters[c].state != OWNED && clusters[c].state != TABLE);
+      CHECK (clusters[c].state != OWNED && clusters[c].state != TABLE &&
+             clusters[c].state != ASIDE);
       clusters[c].used = false; /* cut off, so like new */
     }
 }

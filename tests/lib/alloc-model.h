@@ -12,7 +12,7 @@
 
 #include "lib/alloc-image.h"
 
-enum state { FREE, OWNED, TABLE, PENDING, WAITING };
+enum state { FREE, OWNED, TABLE, PENDING, WAITING, ASIDE };
 
 /* The runs that belong to the test: the first nruns of these. */
 #define MAX_RUNS 4000
@@ -38,6 +38,10 @@ extern void reset_model (void);
 extern void handed_out (const struct alloc_run *, enum state);
 /* Changes the state of all clusters in the run, which must be FROM. */
 extern void set_state (const struct alloc_run *, enum state from, enum state to);
+
+/* Sets clusters aside, and gives all that are back. */
+extern void set_aside (uint64_t n);
+extern void end_aside (void);
 
 /* Takes one of the test's runs or, often, a part of one. */
 extern struct alloc_run take_run (bool *table);

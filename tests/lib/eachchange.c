@@ -566,7 +566,7 @@ repair (const struct disk_options *o)
 
 /* A writer comes, does that, and goes. */
 static int
-with_writer (const struct disk_options *o, int (*work) (struct export *))
+with_writer (const struct disk_options *o, int (*work) (struct disk *, struct export *))
 {
   struct export *e;
   struct disk *d;
@@ -579,7 +579,7 @@ with_writer (const struct disk_options *o, int (*work) (struct export *))
     err = errno;
   else if (!export_is_writable (e))
     err = EROFS;
-  else if (work (e) == -1)
+  else if (work (d, e) == -1)
     err = errno;
   if (e && export_close (e) == -1 && err == 0)
     err = errno;
@@ -591,9 +591,9 @@ with_writer (const struct disk_options *o, int (*work) (struct export *))
 
 /* It has found that the image was not closed. */
 static int
-do_nothing (struct export *e)
+do_nothing (struct disk *d, struct export *e)
 {
-  (void) e;
+  (void) d, (void) e;
   return 0;
 }
 
@@ -605,10 +605,11 @@ recover (const struct disk_options *o)
 
 /* No sector as a whole.  (A client knows the size, which may be damaged.) */
 static int
-do_write (struct export *e)
+do_write (struct disk *d, struct export *e)
 {
   char buf[700];
 
+  (void) d;
   if (export_size (e) < MIB)
     return 0;
   memset (buf, 0x5a, sizeof buf);
@@ -619,10 +620,11 @@ do_write (struct export *e)
 }
 
 static int
-do_first_write (struct export *e)
+do_first_write (struct disk *d, struct export *e)
 {
   char buf[4096] = { 1 };
 
+  (void) d;
   return export_write (e, buf, sizeof buf, 0, false);
 }
 
@@ -630,6 +632,31 @@ static int
 write_some (const struct disk_options *o)
 {
   return with_writer (o, do_write);
+}
+
+static bool was_deleted;
+
+static int
+do_delete (struct disk *d, struct export *e)
+{
+  const struct edit_options options = { .shrink = false };
+  const struct edit edit = { .kind = EDIT_SNAPSHOT_DELETE, .name = "s" };
+
+  if (do_write (d, e) == -1 || edit_disk (d, &options, &edit, 1) == -1)
+    return -1;
+  was_deleted = true;
+  return 0;
+}
+
+/* Once it was made, nothing takes the change back. */
+static int
+snapshot_delete_in_use (const struct disk_options *o)
+{
+  int r;
+
+  was_deleted = false;
+  r = with_writer (o, do_delete);
+  return was_deleted ? 0 : r;
 }
 
 /* Some of it was written before. */
@@ -650,6 +677,8 @@ static const struct each_change changes[] = {
   { "create a snapshot", make_snapshots_and_bitmaps, .run = snapshot_create },
   { "apply a snapshot", make_snapshots, .run = snapshot_apply },
   { "delete a snapshot", make_snapshots_and_bitmaps, .run = snapshot_delete },
+  { "delete a snapshot in use", make_snapshots_and_bitmaps, .run = snapshot_delete_in_use,
+    .stops_anywhere = true },
   { "shrink", make_snapshots_and_bitmaps, .run = shrink, .stops_anywhere = true },
   { "grow", make_snapshots_and_bitmaps, .run = grow },
   { "grow again", make_edited, .run = grow_little },

@@ -63,8 +63,7 @@ edit (int (*fn) (const struct image *, bool, const char *, struct shadow **),
 static int
 delete (const struct image *image, bool discard, const char *name, struct shadow **done)
 {
-  return snapedit_delete (image, discard, name,
-                          snapedit_delete_ahead (image, discard, name), done);
+  return snapedit_delete (image, discard, name, NULL, done);
 }
 
 static int

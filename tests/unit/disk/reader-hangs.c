@@ -27,6 +27,7 @@
 #define HALF (4 * MIB)          /* of the disk */
 #define CLUSTER 4096
 #define PIECE 65536
+#define L1_OFFSET_END 48        /* in the header */
 
 static struct disk *disk;
 static struct export *client;
@@ -40,9 +41,11 @@ hold (void *opaque, const char *path, enum storage_op op, const struct iovec *io
       int niov, uint64_t offset, uint64_t count, bool dsync)
 {
   (void) opaque, (void) path, (void) iov, (void) niov, (void) count, (void) dsync;
-  if (op == STORAGE_OP_WRITE && offset < 512 && changes) {
+  /* The gate: the pointer to the L1 table changes behind it, other parts of the header
+   * before. */
+  if (op == STORAGE_OP_WRITE && offset < L1_OFFSET_END && changes) {
     changes = false;
-    sem_post (&closed);         /* the gate: the header changes behind it */
+    sem_post (&closed);
   }
   if (op == STORAGE_OP_READ && hold_me) {
     hold_me = false;

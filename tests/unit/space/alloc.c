@@ -2,7 +2,8 @@
  *
  * The allocator never allocates a cluster twice, nor one that contains metadata, nor one
  * before the removal of its last pointer is durable and all earlier requests have ended.
- * Clusters that it declares to be zeros read as zeros.  The file does not grow forever.
+ * Clusters that it declares to be zeros read as zeros.  Those that are set aside are not
+ * counted, and belong to nobody else.  The file does not grow forever.
  */
 
 #include <config.h>
@@ -18,7 +19,7 @@ random_step (void)
   bool table;
 
   now++;
-  switch (rng_below (&rng, 20)) {
+  switch (rng_below (&rng, 21)) {
   case 0: case 1: case 2: case 3: case 4: case 5: case 6:
     if (nruns < 1000) {
       CHECK (alloc_reserve (alloc, 1 + rng_below (&rng, 60), &run) == 0);
@@ -69,6 +70,12 @@ random_step (void)
     if (rng_below (&rng, 50) == 0)
       quiesce ();
     break;
+  case 20:
+    if (rng_below (&rng, 3) == 0)
+      end_aside ();
+    else
+      set_aside (1 + rng_below (&rng, 60));
+    break;
   }
 }
 
@@ -92,6 +99,7 @@ test_model (unsigned cluster_bits, unsigned order, bool discard)
   CHECK (stats.allocated > 0 && stats.freed > 0 && stats.extended > 0);
 
   /* A new session finds what the old one left free, at most a block at a time. */
+  end_aside ();
   close_image ();
   open_image (discard, &without_sync);
   for (int i = 0; i < 500; i++)
