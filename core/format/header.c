@@ -471,6 +471,24 @@ parse_crypto (struct parse *p, uint64_t pos, uint32_t len)
                       h->crypto.length);
 }
 
+/* (See overlayref.c.) */
+static int
+parse_move (struct parse *p, uint64_t pos, uint32_t len, const char *what, char **name,
+            uint64_t *move)
+{
+  const uint64_t end = strnlen ((const char *) p->buf + pos, len) + 1;
+  struct be64 number;
+
+  if (len > QCOW2_MAX_OVERLAY_NAME)
+    return refuse_header (p, pos, "the %s's name has %" PRIu32 " bytes, more than %d", what,
+                          len, QCOW2_MAX_OVERLAY_NAME);
+  if (len == end + sizeof number) {
+    memcpy (&number, p->buf + pos + end, sizeof number);
+    *move = get64 (number);
+  }
+  return copy_name (p, pos, len, name);
+}
+
 static int
 parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
 {
@@ -490,12 +508,10 @@ parse_extension (struct parse *p, uint32_t type, uint64_t pos, uint32_t len)
       return refuse_header (p, pos, "the data file's name has %" PRIu32 " bytes, "
                             "more than %d", len, QCOW2_MAX_DATA_FILE_NAME);
     return copy_name (p, pos, len, &h->data_file);
-  case QCOW2_EXT_OVERLAY: case QCOW2_EXT_ORIGIN:
-    if (len > QCOW2_MAX_OVERLAY_NAME)
-      return refuse_header (p, pos, "the %s's name has %" PRIu32 " bytes, more than %d",
-                            type == QCOW2_EXT_ORIGIN ? "origin" : "overlay", len,
-                            QCOW2_MAX_OVERLAY_NAME);
-    return copy_name (p, pos, len, type == QCOW2_EXT_ORIGIN ? &h->origin : &h->overlay);
+  case QCOW2_EXT_OVERLAY:
+    return parse_move (p, pos, len, "overlay", &h->overlay, &h->overlay_move);
+  case QCOW2_EXT_ORIGIN:
+    return parse_move (p, pos, len, "origin", &h->origin, &h->origin_move);
   case QCOW2_EXT_BITMAPS:
     return parse_bitmaps (p, pos, len);
   case QCOW2_EXT_CRYPTO:

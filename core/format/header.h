@@ -49,6 +49,7 @@ struct header {
   char *backing_format;
   char *data_file;
   char *overlay, *origin;
+  uint64_t overlay_move, origin_move;   /* numbers of the moves that led there; 0: none */
   bool has_bitmaps;
   struct { uint32_t count; uint64_t dir_size, dir_offset; } bitmaps;
   bool has_crypto;

@@ -26,6 +26,10 @@
  * nothing yet, and may even come ahead of all that.  A disk that moves back makes its old
  * image the new one in this order.
  *
+ * Behind both names there is the number of the move, chosen at random.  An origin that
+ * does not exist is this one, by another name, if both have the same number.  If not, the
+ * name of the new one was used again, for an image that has nothing to do with this one.
+ *
  * So a name of which nothing is true any more does no harm: that image was deleted,
  * renamed, emptied by a commit, got another backing file, or another disk has moved to
  * it; or a crash came before anything was written to it.  Nor does the name in a copy,
@@ -44,6 +48,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
@@ -59,6 +64,8 @@
 #define MOST_IMAGES 4096
 /* Bytes of their L1 tables, which are read.  One with more counts as used. */
 #define MOST_TABLES (256u << 20)
+/* Of a name's NUL, and the number. */
+#define MOVE_BYTES (1 + sizeof (struct be64))
 
 /* Without symbolic links, if it is there.  NULL: reported. */
 static char *
@@ -103,7 +110,8 @@ name_for (const struct image *image, const char *own, const char *other)
     return NULL;
   if (dir == directory_length (other) && strncmp (own, other, dir) == 0)
     other += dir;
-  return strlen (other) > min64 (QCOW2_MAX_OVERLAY_NAME, image->header.cluster_size) ||
+  return strlen (other) > min64 (QCOW2_MAX_OVERLAY_NAME - MOVE_BYTES,
+                                 image->header.cluster_size) ||
     header_find_control (other, strlen (other)) ? NULL : other;
 }
 
@@ -123,14 +131,23 @@ find_name (const struct image *image, const char *other, char **name)
   return short_name && *name == NULL ? -1 : 0;
 }
 
-/* NAME: NULL: none. */
+/* NAME: NULL: none.  MOVE: 0: it is a name alone. */
 static void
-put_name (struct headerwrite *w, uint32_t type, const char *name)
+put_name (struct headerwrite *w, uint32_t type, const char *name, uint64_t move)
 {
-  if (name)
-    headerwrite_put_extension (w, type, name, strlen (name));
-  else
+  char data[QCOW2_MAX_OVERLAY_NAME + 1];
+  const struct be64 number = put64 (move);
+  size_t n;
+
+  if (name == NULL) {
     headerwrite_drop_extension (w, type);
+    return;
+  }
+  n = min64 (strlen (name), sizeof data - MOVE_BYTES);
+  memcpy (data, name, n);
+  data[n] = '\0';
+  memcpy (data + n + 1, &number, sizeof number);
+  headerwrite_put_extension (w, type, data, move ? n + MOVE_BYTES : n);
 }
 
 /* Frees W. */
@@ -158,8 +175,8 @@ write_if_fits (const struct image *image, struct headerwrite *w, bool ahead)
   return 0;
 }
 
-int
-overlayref_set (const struct image *image, const char *over, bool ahead)
+static int
+set_name (const struct image *image, const char *over, uint64_t move, bool ahead)
 {
   CLEANUP_FREE char *name = NULL;
   struct headerwrite *w;
@@ -171,11 +188,26 @@ overlayref_set (const struct image *image, const char *over, bool ahead)
   w = headerwrite_new (image->file, &image->header);
   if (w == NULL)
     return -1;
-  put_name (w, QCOW2_EXT_OVERLAY, name);
+  put_name (w, QCOW2_EXT_OVERLAY, name, move);
   return write_if_fits (image, w, ahead);
 }
 
+int
+overlayref_set (const struct image *image, const char *over, bool ahead)
+{
+  return set_name (image, over, 0, ahead);
+}
+
 /* --- a disk that moves --- */
+
+/* (Without a number, the old image is not known by another name.) */
+static uint64_t
+choose_number (void)
+{
+  uint64_t number;
+
+  return getrandom (&number, sizeof number, 0) == sizeof number ? number : 0;
+}
 
 bool
 overlayref_names_one (const struct image *image)
@@ -199,7 +231,7 @@ overlayref_announce (const struct image *to, const char *from)
   if (find_name (to, from, &name) == 0 && name)
     w = headerwrite_new (to->file, &to->header);
   if (w) {
-    put_name (w, QCOW2_EXT_ORIGIN, name);
+    put_name (w, QCOW2_EXT_ORIGIN, name, choose_number ());
     write_if_fits (to, w, true);
   }
   report_silence (before);
@@ -207,13 +239,13 @@ overlayref_announce (const struct image *to, const char *from)
 
 /* NULL: reported. */
 static struct headerwrite *
-plan_arrival (const struct image *to, const char *name)
+plan_arrival (const struct image *to, const char *name, uint64_t move)
 {
   struct headerwrite *const w = headerwrite_new (to->file, &to->header);
 
   if (w) {
     headerwrite_drop_extension (w, QCOW2_EXT_OVERLAY);
-    put_name (w, QCOW2_EXT_ORIGIN, name);
+    put_name (w, QCOW2_EXT_ORIGIN, name, move);
   }
   return w;
 }
@@ -222,6 +254,7 @@ int
 overlayref_arrive (struct image *to, const struct image *from)
 {
   CLEANUP_FREE char *name = NULL;
+  uint64_t move = to->header.origin_move;
   struct headerwrite *w;
 
   if (find_name (to, storage_path (from->file), &name) == -1)
@@ -233,12 +266,16 @@ overlayref_arrive (struct image *to, const struct image *from)
     free (name);
     name = NULL;
   }
-  w = plan_arrival (to, name);
+  /* (It may have been announced.) */
+  if (move == 0 || name == NULL || to->header.origin == NULL ||
+      strcmp (name, to->header.origin) != 0)
+    move = choose_number ();
+  w = plan_arrival (to, name, move);
   if (w && name && !headerwrite_fits (w)) {
     headerwrite_free (w);
     free (name);
     name = NULL;
-    w = plan_arrival (to, NULL);
+    w = plan_arrival (to, NULL, 0);
   }
   if (w == NULL || write_header (to, w, false) == -1)
     return -1;
@@ -246,6 +283,7 @@ overlayref_arrive (struct image *to, const struct image *from)
   free (to->header.origin);
   to->header.overlay = NULL;
   to->header.origin = name;
+  to->header.origin_move = move;
   name = NULL;
   return to->header.origin != NULL;
 }
@@ -258,8 +296,8 @@ overlayref_stay (const struct image *to)
 
   if (w == NULL)
     return;
-  put_name (w, QCOW2_EXT_OVERLAY, to->header.overlay);
-  put_name (w, QCOW2_EXT_ORIGIN, to->header.origin);
+  put_name (w, QCOW2_EXT_OVERLAY, to->header.overlay, to->header.overlay_move);
+  put_name (w, QCOW2_EXT_ORIGIN, to->header.origin, to->header.origin_move);
   write_if_fits (to, w, false);
 }
 
@@ -267,7 +305,7 @@ void
 overlayref_moved (const struct image *from, const struct image *to, bool named)
 {
   const char *const path = storage_path (to->file);
-  const bool says = named && overlayref_set (from, path, false) == 1;
+  const bool says = named && set_name (from, path, to->header.origin_move, false) == 1;
 
   report_event (EVENT_MOVED, path, "the disk has moved here from %s%s",
                 storage_path (from->file), says ? "" : ", which does not say so");
@@ -293,10 +331,11 @@ enum way { NOT_AT_ALL, ON_TOP, INSTEAD };
 
 /* NOT_AT_ALL: errno may say that nobody knows. */
 static enum way
-way_of (const struct image *over, const char *path, const struct storage *below,
+way_of (const struct image *over, const char *path, const struct image *image,
         const struct storage_hooks *hooks)
 {
   const struct header *const h = &over->header;
+  const struct storage *const below = image->file;
   CLEANUP_FREE char *origin = NULL;
 
   errno = 0;
@@ -306,7 +345,10 @@ way_of (const struct image *over, const char *path, const struct storage *below,
   if (h->origin == NULL || nobody_knows (errno) ||
       (origin = path_of (path, h->origin)) == NULL)
     return NOT_AT_ALL;
-  return filename_is_file (origin, hooks, below) || errno == ENOENT ? INSTEAD : NOT_AT_ALL;
+  if (filename_is_file (origin, hooks, below))
+    return INSTEAD;
+  return errno == ENOENT && h->origin_move != 0 &&
+    h->origin_move == image->header.overlay_move ? INSTEAD : NOT_AT_ALL;
 }
 
 /* The image that this one names, in which its disk goes on, in that WAY.  NULL: there is
@@ -327,7 +369,7 @@ open_over (const struct image *image, const struct storage_hooks *hooks, enum wa
     path = path_of (below, name);
   over = path ? image_open_file (path, &options) : NULL;
   if (over && image_read_header (over) == 0 &&
-      (*way = way_of (over, path, image->file, hooks)) != NOT_AT_ALL)
+      (*way = way_of (over, path, image, hooks)) != NOT_AT_ALL)
     return over;
   KEEP_ERRNO_FOR_BLOCK;
   image_close (over);

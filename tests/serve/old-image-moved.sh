@@ -118,6 +118,23 @@ kill "${helper_pids[-1]}"
 await_end "${helper_pids[-1]}"
 current "$old"
 
+# The name of the new one is used again, by another disk, which then leaves its old image: that
+# has nothing to do with the first.
+rm -f "$d"/*
+make_image "$old" 8M
+make_image "$new" 8M
+moves "$old" mirror "$new"
+stop_nbdkit
+rm "$new"
+current "$old"
+make_image "$d/other.qcow2" 8M
+make_image "$new" 8M
+moves "$d/other.qcow2" mirror "$new"
+stop_nbdkit
+mv "$d/other.qcow2" "$tmp/other.qcow2"
+current "$old"
+current "$new"
+
 # A commit, with an image between: that one still lies over the base.
 for end in kill9_nbdkit stop_nbdkit; do
   rm -f "$d"/*

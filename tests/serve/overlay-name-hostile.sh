@@ -39,11 +39,12 @@ PY
   qemu-img check -f qcow2 "$1"
 }
 
-# came NAME: the image on top has it as the one that the disk has left.
+# came NAME [NUMBER [NUMBER]]: the image on top has it as the one that the disk has left; the
+# number of the move is behind this name, and behind the name of the image on top.
 came ()
 {
-  type=0x6e626f72 named "$d/new.qcow2" "$1"
-  named "$img" new.qcow2
+  type=0x6e626f72 named "$d/new.qcow2" "$1${2:+\0$2}"
+  named "$img" "new.qcow2${3:+\0$3}"
 }
 
 on_top ()
@@ -51,10 +52,10 @@ on_top ()
   named "$img" "$1"
 }
 
-# served HOW NAME: is as nothing.
+# served COMMAND: is as nothing.
 served ()
 {
-  "$1" "$2"
+  "$@"
   start_nbdkit "$img"
   nbdsh_run -c 'h.pwrite(b"x" * 512, 0); h.flush()'
   stop_nbdkit
@@ -78,12 +79,17 @@ uris=("nbd+unix:///?socket=$listening" "nbd:unix:$listening"
 for name in "${files[@]}" "${uris[@]}" a.qcow2 nothing; do
   served on_top "$name"
 done
-for name in "${files[@]}" new.qcow2; do
+for name in "${files[@]}" new.qcow2 "${uris[@]}" nothing; do
   served came "$name"
 done
-# (What is not there may be this one, by another name.)
+# What is not there is this one, by another name, if both have the same number.
+served came nothing number-1
+served came nothing number-1 number-2
+served came nothing "" number-1
+served came nothing short short
+served came nothing '\0\0\0\0\0\0\0\0' '\0\0\0\0\0\0\0\0'
 for name in "${uris[@]}" a.qcow2 nothing; do
-  came "$name"
+  came "$name" number-1 number-1
   start_nbdkit "$img"
   refused_connection "is not written: the disk has moved to $d/new.qcow2:"
   stop_nbdkit
@@ -97,6 +103,7 @@ refused_always 'control character' "$img"
 named "$img" one two
 refused_always 'twice' "$img"
 
+served named "$img" "$(printf '%01014d' 1)"'\0number-1'
 type=0x6e626f72 named "$img" "$(printf '%01024d' 1)"
 refused_always 'origin.s name has 1024 bytes' "$img"
 type=0x6e626f72 named "$img" one two
