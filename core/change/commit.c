@@ -971,7 +971,8 @@ open_commit (struct commit *c)
     return -1;
   if (layers_count (c->stack) <= c->what.base)
     return refuse_commit (c, "it has no backing file");
-  if (check (c) == -1 || (c->what.top == 0 && disk_lock (c->disk) == -1))
+  /* (If the disk has gone on elsewhere, the base may be what clients write there.) */
+  if (check (c) == -1 || disk_lock (c->disk) == -1)
     return -1;
   return open_base (c) == -1 || (c->what.top > 0 && open_above (c) == -1) ||
     open_from (c) == -1 ? -1 : 0;

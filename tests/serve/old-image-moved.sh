@@ -153,6 +153,16 @@ connect(sys.argv[1] + "/main.sock").pwrite(b"x" * 65536, 1 << 20, 1)' "$sockdir"
   $end
   current "$new"
   refused_now "$d/b" "$new"
+  # Nor is what is below it written, which is the disk.
+  before="$(fingerprint "$new")"
+  start_nbdkit control="$sockdir/qmp" "$d/b"
+  PYTHONPATH="$srcdir/lib" "$python" -c 'import sys
+from qmp import Client
+d = sys.argv[2]
+Client(sys.argv[1] + "/qmp").refuses("the disk has moved to", "block-commit", device="disk",
+                                     top=d + "/a", base=d + "/new.qcow2")' "$sockdir" "$d"
+  stop_nbdkit
+  [ "$before" = "$(fingerprint "$new")" ]
   start_nbdkit "$d/a"
   refused_connection "$d/a: is not written: "
   stop_nbdkit
