@@ -76,10 +76,15 @@ struct generation {
   size_t nr_exports;
 };
 
+/* The path of an image that has become the top. */
+struct toppath { struct toppath *next; char text[]; };
+
 struct disk {
   struct disk_options options;  /* constant, but for the names of files, which a change
                                    of the chain makes void: under `steps'.  Requests
                                    name their image's file */
+  struct toppath *paths;        /* what options.path was and is: others look at it at any
+                                   time.  Under `steps' */
   _Atomic (const char *) why_fixed;     /* NULL: it may be changed */
 
   struct map *map;

@@ -166,6 +166,10 @@ disk_close (struct disk *d)
   /* (Clients that have not left may hold more than one.) */
   while (d->generations)
     generation_free (d->generations);
+  for (struct toppath *p = d->paths, *next; p; p = next) {
+    next = p->next;
+    free (p);
+  }
   if (d->map && d->options.map == NULL)
     map_free (d->map);
   if (d->epoch)

@@ -51,6 +51,7 @@
 
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory.h"
 #include "util/report.h"
 #include "disk/exportkind.h"
 
@@ -608,14 +609,33 @@ publish (struct disk *d, struct generation *next)
   trace (d, "the next generation is published");
 }
 
-/* Another image is the top, and is written from now on; what parameters said about files
- * is void.  (Exports of the generation before may still read the image.) */
+/* The path by which the disk will be known, as long as it is open.  NULL: reported. */
+static const char *
+keep_path (struct disk *d, const char *path)
+{
+  struct toppath *p = d->paths;
+
+  while (p && strcmp (p->text, path) != 0)
+    p = p->next;
+  if (p)
+    return p->text;
+  p = memory_get (sizeof *p + strlen (path) + 1);
+  if (p == NULL)
+    return NULL;
+  strcpy (p->text, path);
+  p->next = d->paths;
+  d->paths = p;
+  return p->text;
+}
+
+/* Another image, at PATH, is the top, and is written from now on; what parameters said
+ * about files is void.  (Exports of the generation before may still read the image.) */
 static void
-put_below (struct disk *d, struct image *image, const struct image *top)
+put_below (struct disk *d, struct image *image, const char *path)
 {
   image_lock (image, IMAGE_READER);
   d->threshold.bytes = 0;
-  d->options.path = storage_path (top->file);
+  __atomic_store_n (&d->options.path, path, __ATOMIC_RELEASE);
   d->options.backing = BACKING_FOLLOW;
   d->options.backing_format = NULL;
   d->options.data_file = DATA_FILE_FOLLOW;
@@ -644,7 +664,9 @@ keep_generation (struct disk *d)
 static int
 go_on (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
-  struct generation *const old = d->now, *const next = read_surely (d, c);
+  const char *const path = c->top ? keep_path (d, storage_path (c->top->file)) : NULL;
+  struct generation *const old = d->now;
+  struct generation *const next = c->top && path == NULL ? NULL : read_surely (d, c);
 
   if (next == NULL && (c->top || c->unchanged)) {
     d->why_fixed = NULL;        /* (That was about the next one.) */
@@ -662,7 +684,7 @@ go_on (struct disk *d, const struct disk_change *c, struct generation **replaced
   if (c->moved)
     c->moved (c->opaque, old->image);
   if (c->top)
-    put_below (d, old->image, c->top);
+    put_below (d, old->image, path);
   else if (c->over) {           /* what parameters said about another one is void */
     d->options.backing = BACKING_FOLLOW;
     d->options.backing_format = NULL;
