@@ -47,6 +47,7 @@
 #include "util/printable.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "util/utf8.h"
 #include "format/format.h"
 #include "format/header.h"
 #include "storage/dirfile.h"
@@ -238,6 +239,18 @@ find (const struct dir *dir, const char *name)
   return NULL;
 }
 
+/* Is the name of a file the same in messages?  (If not, it has a backslash there.) */
+static bool
+is_shown (const char *name)
+{
+  unsigned n;
+
+  for (; *name; name += n)
+    if (*name == '\\' || (n = utf8_shown (name)) == 0)
+      return false;
+  return true;
+}
+
 static struct dir_image *
 new_image (const struct dir *dir, const char *name)
 {
@@ -247,8 +260,8 @@ new_image (const struct dir *dir, const char *name)
   if (image == NULL)
     return NULL;
   image->name = strdup (name);
-  image->path = text_new ("%s/%s", dir->options.path,
-                          printable (name, NAME_MAX, text, sizeof text));
+  image->path = text_new ("%s/%s", dir->options.path, is_shown (name) ? name
+                          : printable (name, NAME_MAX, text, sizeof text));
   if (image->name == NULL || image->path == NULL) {
     report_error ("%s: no memory for the name of an image: %m", dir->options.path);
     free_image (image);
