@@ -135,7 +135,7 @@ find_name (const struct image *image, const char *other, char **name)
 static void
 put_name (struct headerwrite *w, uint32_t type, const char *name, uint64_t move)
 {
-  char data[QCOW2_MAX_OVERLAY_NAME + 1];
+  char data[QCOW2_MAX_OVERLAY_NAME + MOVE_BYTES];
   const struct be64 number = put64 (move);
   size_t n;
 
@@ -143,7 +143,7 @@ put_name (struct headerwrite *w, uint32_t type, const char *name, uint64_t move)
     headerwrite_drop_extension (w, type);
     return;
   }
-  n = min64 (strlen (name), sizeof data - MOVE_BYTES);
+  n = min64 (strlen (name), QCOW2_MAX_OVERLAY_NAME);
   memcpy (data, name, n);
   data[n] = '\0';
   memcpy (data + n + 1, &number, sizeof number);
