@@ -195,10 +195,13 @@ power_cut_fault (struct power_cut_trial *p, const struct fault *fault)
   power_cut_begin (p, fault->after);
   p->cuts_left = 0;
   power_cut_change (p, fault);
-  if (!p->fault)
+  /* (How often a table is read depends on what caches keep, and so on the time.) */
+  if (!p->fault && fault->ops != 1 << STORAGE_OP_READ)
     FAIL ("no operation failed");
-  power_cuts.faults++;
-  judge_failure (p);
+  if (p->fault) {
+    power_cuts.faults++;
+    judge_failure (p);
+  }
   power_cut_end (p);
 }
 
