@@ -981,6 +981,7 @@ open_commit (struct commit *c)
 struct commit *
 commit_new (struct disk *disk, const struct commit_layers *what)
 {
+  const bool locked = image_role (disk_inside (disk).view->image) == IMAGE_WRITER;
   struct commit *c = memory_new (1, sizeof *c);
 
   if (c == NULL)
@@ -992,6 +993,9 @@ commit_new (struct disk *disk, const struct commit_layers *what)
   if (open_commit (c) == 0)
     return c;
   commit_free (c);
+  KEEP_ERRNO_FOR_BLOCK;
+  if (!locked)
+    disk_unlock (disk);
   return NULL;
 }
 

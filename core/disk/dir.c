@@ -245,6 +245,8 @@ is_shown (const char *name)
 {
   unsigned n;
 
+  if (strlen (name) > NAME_MAX)         /* there is no such file */
+    return false;
   for (; *name; name += n)
     if (*name == '\\' || (n = utf8_shown (name)) == 0)
       return false;

@@ -543,6 +543,25 @@ disk_end_ahead (struct disk *d)
 
 /* --- changes of the whole disk --- */
 
+/* The same path, as long as the disk is open.  NULL: reported. */
+static const char *
+keep_path (struct disk *d, const char *path)
+{
+  struct toppath *p = d->paths;
+
+  while (p && strcmp (p->text, path) != 0)
+    p = p->next;
+  if (p)
+    return p->text;
+  p = memory_get (sizeof *p + strlen (path) + 1);
+  if (p == NULL)
+    return NULL;
+  strcpy (p->text, path);
+  p->next = d->paths;
+  d->paths = p;
+  return p->text;
+}
+
 /* How often the next generation is read, while there is no memory for it. */
 #define MOST_TRIES 3
 
@@ -574,16 +593,17 @@ read_next (struct disk *d, const struct disk_change *c)
 }
 
 /* The same.  Without a next generation the disk fails, so a moment without memory is
- * waited for. */
+ * waited for.  *PATH: of the new top, by which the disk will be known. */
 static struct generation *
-read_surely (struct disk *d, const struct disk_change *c)
+read_surely (struct disk *d, const struct disk_change *c, const char **path)
 {
   const struct timespec moment = { .tv_nsec = 10000000 };
   struct generation *next;
 
   for (unsigned tries = 1; ; tries++) {
     report_keep ();
-    next = read_next (d, c);
+    *path = c->top ? keep_path (d, storage_path (c->top->file)) : NULL;
+    next = c->top && *path == NULL ? NULL : read_next (d, c);
     report_end_keeping (next == NULL && (errno != ENOMEM || tries == MOST_TRIES));
     if (next || errno != ENOMEM || tries == MOST_TRIES)
       return next;
@@ -607,25 +627,6 @@ publish (struct disk *d, struct generation *next)
   }
   d->told_readonly = d->no_space_to_recover = false;
   trace (d, "the next generation is published");
-}
-
-/* The path by which the disk will be known, as long as it is open.  NULL: reported. */
-static const char *
-keep_path (struct disk *d, const char *path)
-{
-  struct toppath *p = d->paths;
-
-  while (p && strcmp (p->text, path) != 0)
-    p = p->next;
-  if (p)
-    return p->text;
-  p = memory_get (sizeof *p + strlen (path) + 1);
-  if (p == NULL)
-    return NULL;
-  strcpy (p->text, path);
-  p->next = d->paths;
-  d->paths = p;
-  return p->text;
 }
 
 /* Another image, at PATH, is the top, and is written from now on; what parameters said
@@ -664,9 +665,8 @@ keep_generation (struct disk *d)
 static int
 go_on (struct disk *d, const struct disk_change *c, struct generation **replaced)
 {
-  const char *const path = c->top ? keep_path (d, storage_path (c->top->file)) : NULL;
-  struct generation *const old = d->now;
-  struct generation *const next = c->top && path == NULL ? NULL : read_surely (d, c);
+  const char *path;
+  struct generation *const old = d->now, *const next = read_surely (d, c, &path);
 
   if (next == NULL && (c->top || c->unchanged)) {
     d->why_fixed = NULL;        /* (That was about the next one.) */

@@ -100,9 +100,10 @@ directory_length (const char *path)
 
 /* --- writing names --- */
 
-/* NULL: the header of the image at path OWN cannot have the name of this one. */
+/* NULL: the header of the image at path OWN cannot have the name of this one, and MORE
+ * bytes. */
 static const char *
-name_for (const struct image *image, const char *own, const char *other)
+name_for (const struct image *image, const char *own, const char *other, size_t more)
 {
   const size_t dir = directory_length (own);
 
@@ -110,15 +111,15 @@ name_for (const struct image *image, const char *own, const char *other)
     return NULL;
   if (dir == directory_length (other) && strncmp (own, other, dir) == 0)
     other += dir;
-  return strlen (other) > min64 (QCOW2_MAX_OVERLAY_NAME - MOVE_BYTES,
+  return strlen (other) > min64 (QCOW2_MAX_OVERLAY_NAME - more,
                                  image->header.cluster_size) ||
     header_find_control (other, strlen (other)) ? NULL : other;
 }
 
-/* *NAME: what the header of the image calls the one at path OTHER; NULL: it cannot name
- * it. */
+/* *NAME: what the header of the image calls the one at path OTHER, with MORE bytes behind
+ * it; NULL: it cannot name it. */
 static int
-find_name (const struct image *image, const char *other, char **name)
+find_name (const struct image *image, const char *other, size_t more, char **name)
 {
   CLEANUP_FREE char *own = real_path (storage_path (image->file));
   CLEANUP_FREE char *real = lasting_path (other);
@@ -126,7 +127,7 @@ find_name (const struct image *image, const char *other, char **name)
 
   if (own == NULL || real == NULL)
     return -1;
-  short_name = storage_is_remote (image->file) ? NULL : name_for (image, own, real);
+  short_name = storage_is_remote (image->file) ? NULL : name_for (image, own, real, more);
   *name = short_name ? memory_text (short_name) : NULL;
   return short_name && *name == NULL ? -1 : 0;
 }
@@ -181,7 +182,7 @@ set_name (const struct image *image, const char *over, uint64_t move, bool ahead
   CLEANUP_FREE char *name = NULL;
   struct headerwrite *w;
 
-  if (over && find_name (image, over, &name) == -1)
+  if (over && find_name (image, over, move ? MOVE_BYTES : 0, &name) == -1)
     return -1;
   if (storage_is_remote (image->file) || (over && name == NULL))
     return 0;
@@ -228,7 +229,7 @@ overlayref_announce (const struct image *to, const char *from)
   CLEANUP_FREE char *name = NULL;
   struct headerwrite *w = NULL;
 
-  if (find_name (to, from, &name) == 0 && name)
+  if (find_name (to, from, MOVE_BYTES, &name) == 0 && name)
     w = headerwrite_new (to->file, &to->header);
   if (w) {
     put_name (w, QCOW2_EXT_ORIGIN, name, choose_number ());
@@ -257,7 +258,7 @@ overlayref_arrive (struct image *to, const struct image *from)
   uint64_t move = to->header.origin_move;
   struct headerwrite *w;
 
-  if (find_name (to, storage_path (from->file), &name) == -1)
+  if (find_name (to, storage_path (from->file), MOVE_BYTES, &name) == -1)
     return -1;
   if (storage_is_remote (to->file) &&
       to->header.overlay == NULL && to->header.origin == NULL)

@@ -89,6 +89,7 @@ hold_in_qemu_io -r -f qcow2 "$d/b0.qcow2"
 PYTHONPATH="$srcdir/lib" "$python" - "$sockdir/qmp" "$uri" "$d" "$qemu_io" <<'PY'
 import os
 import signal
+import subprocess
 import sys
 from qmp import Client, Writers
 
@@ -97,6 +98,9 @@ c, uri, d, reader = Client(sys.argv[1]), *sys.argv[2:]
 def files():
     return [os.path.basename(n["file"]) for n in c.get("query-named-block-nodes")]
 
+# If it is refused, others can still read the image on top.
+c.refuses("PID " + reader, "block-commit", device="disk", job_id="j", top_node="node1")
+subprocess.run(["qemu-img", "info", d + "/b3.qcow2"], check=True)
 writers = Writers(uri, d + "/model.raw", 2).start()
 c.refuses("lock", "block-commit", device="disk", job_id="j", top_node="node1")
 c.refuses("PID " + reader, "block-commit", device="disk", job_id="j", top_node="node1")
