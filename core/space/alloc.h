@@ -34,7 +34,7 @@
  *     v
  *   free         0
  *
- * What a change of the whole disk writes ahead is set aside (allocrest.c): its count is
+ * What a change of the whole disk writes ahead is set aside (allocdefer.c): its count is
  * 0, as of what is free.
  *
  * A crash leaks what is reserved, written or freed, and what is counted ahead

@@ -453,6 +453,34 @@ reap_list (struct alloc *a)
   return -1;
 }
 
+/* --- set aside for a change --- */
+
+int
+alloc_set_aside (struct alloc *a, uint64_t n, struct alloc_run *run)
+{
+  struct alloc_frees *item = memory_get (sizeof *item);
+  uint64_t first;
+  LOCK_FOR_BLOCK (&a->lock);
+
+  if (item == NULL || alloc_take (a, n, run) == -1 ||
+      refcount_dec (a->refcounts, run->host >> a->bits, run->clusters, NULL, NULL) == -1) {
+    free (item);
+    return -1;
+  }
+  first = run->host >> a->bits;
+  alloc_trace (a, "set aside for a change", first, run->clusters);
+  if (freeset_add (&a->held, first, run->clusters) == -1) {
+    alloc_add_idle (a, first, run->clusters, false);
+    free (item);
+    errno = ENOMEM;
+    return -1;
+  }
+  item->first = first;
+  item->n = run->clusters;
+  list_append (&a->aside, item);
+  return 0;
+}
+
 void
 alloc_end_aside (struct alloc *a)
 {

@@ -12,12 +12,9 @@
 
 #include <config.h>
 
-#include <errno.h>
-#include <stdlib.h>
 
 #include "util/bytes.h"
 #include "util/cleanup.h"
-#include "util/memory.h"
 #include "space/alloc-impl.h"
 
 int
@@ -48,32 +45,6 @@ static uint64_t
 waiting_end (const struct alloc *a)
 {
   return max64 (a->crowd.end, max64 (list_end (&a->waiting), list_end (&a->aside)));
-}
-
-int
-alloc_set_aside (struct alloc *a, uint64_t n, struct alloc_run *run)
-{
-  struct alloc_frees *item = memory_get (sizeof *item);
-  uint64_t first;
-  LOCK_FOR_BLOCK (&a->lock);
-
-  if (item == NULL || alloc_take (a, n, run) == -1 ||
-      refcount_dec (a->refcounts, run->host >> a->bits, run->clusters, NULL, NULL) == -1) {
-    free (item);
-    return -1;
-  }
-  first = run->host >> a->bits;
-  alloc_trace (a, "set aside for a change", first, run->clusters);
-  if (freeset_add (&a->held, first, run->clusters) == -1) {
-    alloc_add_idle (a, first, run->clusters, false);
-    free (item);
-    errno = ENOMEM;
-    return -1;
-  }
-  item->first = first;
-  item->n = run->clusters;
-  list_append (&a->aside, item);
-  return 0;
 }
 
 void
