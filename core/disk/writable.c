@@ -308,11 +308,12 @@ int
 generation_prepare_to_settle (struct generation *g)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  const int64_t deadline = clock_ms () + SETTLE_SECONDS * 1000;
+  int64_t deadline;
   uint64_t stamp;
 
   if (checkpoint_flush (g->w.checkpoint) == -1)
     return -1;
+  deadline = clock_ms () + SETTLE_SECONDS * 1000;
   stamp = epoch_stamp (g->disk->epoch);
   while (checkpoint_holds_back (g->w.checkpoint) && !epoch_passed (g->disk->epoch, stamp)) {
     if (clock_ms () >= deadline)
@@ -353,7 +354,7 @@ generation_settle (struct generation *g)
       if (checkpoint_reap (g->w.checkpoint) == -1)
         return -1;
     }
-  } while (clock_ms () < deadline);
+  } while (clock_ms () < deadline || !checkpoint_holds_back (g->w.checkpoint));
 
   give_up_waiting (g);
   errno = r == -1 ? err : EBUSY;
