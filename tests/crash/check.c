@@ -468,6 +468,6 @@ main (void)
           "%u times no memory, %u judged by qemu-img, %u hostile\n", done,
           power_cuts.cuts, nr_repaired, power_cuts.faults, power_cuts.shortages,
           nr_judged, nr_hostile);
-  CHECK (done == 0 || nr_steps > 0);
+  CHECK (power_cuts.cuts == 0 || nr_steps > 0);   /* (all may have been in order) */
   return 0;
 }

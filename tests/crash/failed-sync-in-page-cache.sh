@@ -128,5 +128,6 @@ at = 64 << 20
 assert raw[at:at + 65536] == b"h" * 65536
 assert raw[at + 65536:at + 41 * 65536] == b"H" * 40 * 65536
 PY
-  umount "$tmp/after" "$tmp/host" "$tmp/memory"
+  umount "$tmp/after" "$tmp/host"
+  await umount "$tmp/memory"    # (the loop device may have been opened by others)
 done

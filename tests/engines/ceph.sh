@@ -54,7 +54,7 @@ clean_round
 
 # Writes wait for the OSD.
 start_nbdkit "$far_uri" lock=false
-model random "$uri" "$tmp/model.raw" --seconds 15 > "$tmp/waited" &
+model random "$uri" "$tmp/model.raw" --seconds 60 > "$tmp/waited" &
 writer=$!
 await -p $writer grep SEED "$tmp/waited"
 kill_part osd

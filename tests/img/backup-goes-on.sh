@@ -149,7 +149,7 @@ fill()
 model = now()
 if what == "full":
     change()
-    p = subprocess.run(command("-r", "6M"), stderr=subprocess.PIPE, text=True)
+    p = subprocess.run(command("-r", "4M"), stderr=subprocess.PIPE, text=True)
     assert p.returncode == 1 and "No space left" in p.stderr, p.stderr
     assert "the next one goes on with it" in p.stderr, p.stderr
     model, done = now(), part("a")["done"]

@@ -17,10 +17,7 @@ mkfifo "$GATE"
   pread='if [ -p "$GATE" ]; then touch "$GATE.reached"; read -r _ < "$GATE"; fi
          head -c "$3" /dev/zero' &
 helper_pids+=($!)
-for ((i = 0; i < 1500; ++i)); do
-  [ ! -s slow.pid ] || break
-  sleep 0.02
-done
+await -p $! test -s slow.pid
 slow="nbd+unix:///?socket=$sockdir/slow.sock"
 
 # begin ARGUMENT...: starts our program; it reads the source now, and waits.

@@ -100,7 +100,8 @@ change_snapshot (struct changer *c)
   e = export_open (c->disk, "live", false);
   CHECK (e != NULL && !edit (c, &delete) && errno == EBUSY);
   CHECK (export_close (e) == 0);
-  CHECK (edit (c, &delete));
+  while (!edit (c, &delete))    /* a request that had begun takes long */
+    CHECK (errno == EBUSY);
   c->has_snapshot = false;
   free (c->shown);
 }
@@ -159,8 +160,9 @@ remove_bitmaps (struct changer *c)
     { .what = BITMAP_REMOVE, .name = "live" }, { .what = BITMAP_REMOVE, .name = "next" },
   };
 
-  if (c->has_bitmap)
-    CHECK (changed (c, bitmapedit_disk (c->disk, both, c->is_divided ? 2 : 1, NULL)));
+  while (c->has_bitmap &&
+         !changed (c, bitmapedit_disk (c->disk, both, c->is_divided ? 2 : 1, NULL)))
+    CHECK (errno == EBUSY);
   c->has_bitmap = c->is_divided = false;
 }
 

@@ -177,7 +177,7 @@ def main():
     end = time.time() + SECONDS
     n = corrupt = leaks = clean = stricter = repaired = 0
     rnd = FIRST
-    while n < 20 or time.time() < end:
+    while n < 20 or time.time() < end or (repaired == 0 and n < 500):
         r = random.Random("%d %d" % (SEED, rnd))
         name, data = bases[rnd % len(bases)]
         bad, what = damage(data, r)

@@ -9,7 +9,8 @@ through.  So requests that are sent without waiting for an answer share a round 
 also on different connections, and time does not matter.
 
 Whoever connects to COUNT-SOCKET gets two numbers: the round trips, and the connections,
-since the last one who did.
+since the last one who did.  From then on, a moment is as many seconds as the file
+COUNT-SOCKET.quiet says, if it exists.
 """
 
 import os
@@ -35,6 +36,7 @@ class Half:
 class Proxy:
     def __init__(self, here, far, count):
         self.far = far
+        self.quiet, self.quiet_file = QUIET, count + ".quiet"
         self.trips = self.connections = 0
         self.held = {}          # answers
         self.loop = selectors.DefaultSelector()
@@ -55,6 +57,9 @@ class Proxy:
         with listener.accept()[0] as s:
             s.sendall(b"%d %d\n" % (self.trips, self.connections))
         self.trips = self.connections = 0
+        if os.path.exists(self.quiet_file):
+            with open(self.quiet_file) as f:
+                self.quiet = float(f.read())
 
     def move(self, half):
         try:
@@ -88,7 +93,7 @@ class Proxy:
 
     def run(self):
         while True:
-            events = self.loop.select(QUIET if self.held else None)
+            events = self.loop.select(self.quiet if self.held else None)
             for key, _ in events:
                 key.data(key.fileobj)
             if not events:

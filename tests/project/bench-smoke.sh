@@ -240,8 +240,10 @@ pid=$!
 helper_pids+=("$pid")
 serves ()
 {
+  # (The first one only says what the plugin can.)
   server="$(child_of "$pid" "$(basename "$NBDKIT")")"
-  [ -n "$server" ]
+  [ -n "$server" ] && sock="$(tr '\0' '\n' < "/proc/$server/cmdline" | sed -n '/^-U$/{n;p}')" &&
+    [ -n "$sock" ] && listens "$sock"
 }
 await -p "$pid" serves
 kill -TERM "$pid"

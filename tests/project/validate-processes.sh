@@ -10,6 +10,12 @@ cd "$tmp"
 make_image a.qcow2 1M
 make_image huge.qcow2 100T      # to hash it takes a day
 
+# hashes PROGRAM: its process has worked for so long that it can only be hashing.
+hashes ()
+{
+  worker=$(pgrep -P "$1") && [ "$(cut -d ' ' -f 14 "/proc/$worker/stat")" -gt 20 ]
+}
+
 # begin: validates both, in the background, and waits until only the large one is left.
 begin ()
 {
@@ -18,7 +24,7 @@ begin ()
   program=$!
   helper_pids+=("$program")
   until grep -q '^ok .* a.qcow2: read$' out; do sleep 0.05; done
-  worker=$(pgrep -P "$program")
+  await -p "$program" hashes "$program"
 }
 
 # is_over PID: there is no such process, or nobody has taken notice of its end.
@@ -42,8 +48,8 @@ print(*[i["verdict"] for i in json.load(open("report.json"))["images"]])' |
 # A process that hangs is late.
 kill_stopped ()
 {
-  until worker=$(pgrep -P "$1"); do sleep 0.01; done
-  kill -STOP "$worker"
+  # (It is killed as late, too, if this comes after the time limit.)
+  if await -p "$1" hashes "$1"; then kill -STOP "$worker" || :; fi
 }
 "$abs_top_builddir/img/nbdkit-qcow2-img" validate --hash --timeout 2 huge.qcow2 > out &
 program=$!

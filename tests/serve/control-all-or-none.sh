@@ -96,6 +96,9 @@ with subprocess.Popen(["qemu-io", "-r", "-f", "qcow2", d + "/two"], stdin=subpro
 h = connect(sock, "over")
 none('"write" lock', internal("over"), bitmap("one"), options=["-U"])
 h.shutdown()
+while subprocess.run(["qemu-img", "info", "-f", "qcow2", d + "/over"],
+                     capture_output=True).returncode:
+    pass                        # until the server knows that
 
 # Names of new nodes.
 for actions in ((named("one", "new", "two"), bitmap("two")),

@@ -56,7 +56,8 @@ for i in range(ROUNDS):
     if i > 0:
         possible.append({n for w, s in zip(writers, start) for n in w.begun[s:]})
     start = begun
-    since = [len(w.done) for w in writers]
+    # (What has begun before may be in the one before only, though its answer comes now.)
+    since = [len(w.begun) for w in writers]
     while any(len(w.done) < s + 20 for w, s in zip(writers, since)):
         pass
 c.get("block-dirty-bitmap-merge", target="b0", bitmaps=["b1"], **node)

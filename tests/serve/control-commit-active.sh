@@ -116,8 +116,16 @@ assert [n["file"] for n in ours.get("query-named-block-nodes")] == [tmp + "/ours
 with open(tmp + "/model.raw", "wb") as f:
     f.write(handles[0].pread(8 << 20, 0))
 PY
+# at_rest IMAGE: after kill -9, which may come before the last writer's end has been noticed.
+at_rest ()
+{
+  start_nbdkit "$1"
+  nbdsh_run -c 'h.pwrite(h.pread(1, 0), 0)'
+  stop_nbdkit
+}
 kill9_nbdkit
 end_storage_daemon
+at_rest "$tmp/ours/b.qcow2"
 for i in a m b; do
   check_clean "$tmp/ours/$i.qcow2"
 done
@@ -185,6 +193,7 @@ for round in range(3):
 writers.end()
 PY
 kill9_nbdkit
+at_rest "$d/b.qcow2"
 check_clean "$d/b.qcow2"
 qemu-img compare -q -f qcow2 -F raw "$d/b.qcow2" "$d/model.raw"
 

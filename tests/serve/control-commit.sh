@@ -106,7 +106,7 @@ c.refuses("lock", "block-commit", device="disk", job_id="j", top_node="node1")
 c.refuses("PID " + reader, "block-commit", device="disk", job_id="j", top_node="node1")
 os.kill(int(reader), signal.SIGKILL)
 while c.ask("block-commit", device="disk", job_id="j", top_node="node2",
-            speed=1 << 20).get("error"):
+            speed=1).get("error"):
     pass                        # until it has gone
 c.until_status("running")
 c.refuses("is busy", "block-commit", device="disk", job_id="k", top_node="node1",

@@ -72,8 +72,11 @@ for more in {}, {"auto_finalize": False}:
                 c.get("job-resume", id=on_error)        # in vain
                 until("BLOCK_JOB_ERROR", device=on_error)
         os.unlink(full)
+        open(tmp + "/hold-flush", "w").close()
         c.get("job-resume", id=on_error)
         c.refuses("not paused", "job-resume", id=on_error)
+        open(tmp + "/holds").read()
+        open(tmp + "/go-on", "w").close()
         ends_well(on_error)
 
     fail_at_last("stop", **more)

@@ -153,6 +153,7 @@ w.join()
 for x in "one", "two":
     h = connect(sock, x)
     assert struct.unpack("<Q", h.pread(8, 0))[0] == w.n
+    h.flush()                   # (the writer may not be known to have left)
     h.shutdown()
 with open(d + "/last", "w") as f:
     f.write(str(w.n))

@@ -52,7 +52,12 @@ for i in 1 2 3; do
   nbdcopy "$(export_uri "$i.qcow2")" "$tmp/got.raw"
   qemu-img compare -f raw -F qcow2 "$tmp/got.raw" "$tmp/$i.before"
 done
-nbdinfo "$(export_uri 'with%20space%20%26%20overlay.qcow2')" | grep '2 layers'
+# has_layers: when the last client of 3.qcow2 is known to have left.
+has_layers ()
+{
+  nbdinfo "$(export_uri 'with%20space%20%26%20overlay.qcow2')" | grep '2 layers'
+}
+await has_layers
 nbdinfo "$(export_uri 2.qcow2/old)" | grep 'snapshot of'
 nbdinfo --is read-only "$(export_uri 2.qcow2/old)"
 nbdinfo "$(export_uri 2.qcow2/bitmap:day)" | grep 'what has changed'

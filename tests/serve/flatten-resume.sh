@@ -62,7 +62,7 @@ grep -q 'flattening failed after [0-9]* of [0-9]* bytes of the disk$' "$tmp/log"
 
 # The user stops it (each write takes its time): in good order.
 cp "$tmp/fresh.qcow2" "$img"
-strace -f -qq -o /dev/null -e trace=pwritev2 -e inject=pwritev2:delay_exit=300000 \
+strace -f -qq -o /dev/null -e trace=pwritev2 -e inject=pwritev2:delay_exit=1000000 \
   "$NBDKIT" -f -U - "$PLUGIN" "$img" flatten=true --run 'echo SERVED' > "$tmp/out" 2>&1 &
 tracer=$!
 helper_pids+=("$tracer")

@@ -65,7 +65,7 @@ stops ()
 {
   local pid status=0
 
-  prlimit --cpu=5 "$NBDKIT" -f -U "$sockdir/s" "$PLUGIN" "$@" </dev/null >stops.log 2>&1 &
+  prlimit --cpu=30 "$NBDKIT" -f -U "$sockdir/s" "$PLUGIN" "$@" </dev/null >stops.log 2>&1 &
   pid=$!
   helper_pids+=($pid)
   await -p $pid has_worked $pid

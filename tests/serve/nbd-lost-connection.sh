@@ -45,7 +45,7 @@ assert h.pread(4, 1 << 20) == b"bbbb"
 END
 
 start_far
-start_nbdkit "$far_uri" lock=false
+start_nbdkit "$far_uri" lock=false checkpoint-interval=0
 client_uri="$uri"
 "$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/client.py"'").read())' &
 client=$!

@@ -39,7 +39,8 @@ PY
 # start [PARAMETER...]
 start ()
 {
-  start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false connect-timeout=3 "$@"
+  start_nbdkit dir="$tmp/images" allow-uri="$here" lock=false \
+    connect-timeout="${patience-30}" "$@"
 }
 
 # told_to_end EXPORT SCRIPT: while a client of this export runs the script, which has `end'.
@@ -107,11 +108,14 @@ await_nbdkit
 check_clean "$tmp/images/data"
 
 # One that waits for a chain without an end.
-start
+patience=3 start
 "$python" -c '
 import nbd, sys
-h = nbd.NBD()
-h.connect_uri(sys.argv[1])' "$(named a)" &
+while True:
+    try:
+        nbd.NBD().connect_uri(sys.argv[1])
+    except nbd.Error:
+        pass' "$(named a)" &
 helper_pids+=($!)
 has_sockets ()
 {

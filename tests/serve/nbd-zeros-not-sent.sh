@@ -43,7 +43,7 @@ far ()
 # zeros.
 sent ()
 {
-  start_nbdkit "$far" lock=false
+  start_nbdkit "$far" lock=false checkpoint-interval=0
   nbdsh_run -c - <<PY
 import random, re
 def count():

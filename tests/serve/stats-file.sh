@@ -46,8 +46,8 @@ for _ in 1 2 3 4 5; do
 done
 for pid in "${helper_pids[@]}"; do wait "$pid"; done
 helper_pids=()
+await is connections ever 5
 await is connections open 0
-[ "$(value connections ever)" -ge 5 ]
 [ "$(value clusters allocated)" -ge 16 ]
 [ "$(value clusters freed)" -ge 16 ]
 [ "$(value flush requests)" -ge 10 ]

@@ -67,8 +67,16 @@ qemu-img create -q -f qcow2 -o cluster_size=512 disk.qcow2 10M
 qemu-io -f qcow2 -c 'write -q -P 1 0 10M' disk.qcow2
 header_patch disk.qcow2 48 Q 0 56 I 0
 cp disk.qcow2 before.qcow2
-serve_slowly delay-read=10ms
+# (check=quick reads least.)
 for how in quick full repair; do
+  case $how in
+    quick) serve_slowly delay-read=100ms ;;
+    full)
+      kill -TERM $server
+      await_end $server
+      rm "$sockdir/slow.sock"
+      serve_slowly delay-read=10ms ;;
+  esac
   stop check 1 'the check was stopped' "${slow[@]}" check=$how
   cmp disk.qcow2 before.qcow2
 done

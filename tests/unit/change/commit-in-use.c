@@ -160,8 +160,8 @@ commit (const struct trial *t, const struct commit_layers *layers, struct export
   uint64_t copied = 0, at, size, given_up;
   bool reads;
 
-  if (c == NULL && errno == EBUSY && snapshot)
-    return false;               /* its client holds what was written before */
+  if (c == NULL && errno == EBUSY)
+    return false;               /* a client, or a slow request, holds what was there */
   if (c == NULL)
     FAIL ("the commit cannot begin: %m (%s)", last_error ());
   size = commit_size (c);

@@ -26,7 +26,7 @@
 #define AREA (SIZE / THREADS)
 
 static struct dir *dir;
-static _Atomic unsigned visits, refused;
+static _Atomic unsigned visits, refused, writes;
 static time_t deadline;
 
 struct client {
@@ -98,6 +98,7 @@ use (struct client *c, struct export *e, unsigned image)
     *w = 1 + rng_below (&c->rng, 255);
     memset (buf, *w, sizeof buf);
     CHECK (export_write (e, buf, sizeof buf, at, rng_below (&c->rng, 4) == 0) == 0);
+    writes++;
   }
 }
 
@@ -119,7 +120,7 @@ client (void *opaque)
   struct client *c = opaque;
 
   /* (On a busy machine, until something has happened.) */
-  while (time (NULL) < deadline || visits == 0) {
+  while (time (NULL) < deadline || writes == 0) {
     const unsigned image = rng_below (&c->rng, IMAGES);
     char name[16];
     const bool writable = rng_below (&c->rng, 3) != 0;
