@@ -47,6 +47,7 @@ not_run 'lab/grow-device' "$reason"
 not_run 'lab/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
 not_run 'lab/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
 not_run 'lab/comparison' "takes half an hour; see project/comparison-smoke.sh"
+not_run 'lab/comparison --rounds 3 --seconds 0.5 --size 512M' "takes a quarter of an hour"
 not_run 'lab/processors' "see project/processors-smoke.sh"
 not_run 'lab/cost --threads 1' "see project/cost-smoke.sh"
 not_run 'lab/bench --cases 1-3 --rounds 1 --seconds 0.5 --size 1G' "$reason"
@@ -125,7 +126,7 @@ after ()
     "With a key that gpg has"*|"The same commit always gives"*) ;;
     "You do not have to install the plugin."*) ;;
     "Measure it yourself"|"[doc/plots](plots) has the plots"*|"The machine was a virtual machine"*|\
-    "Well-known articles about qcow2"*) ;;
+    "Well-known articles about qcow2"*|"On 29 November 2026 this command"*) ;;
     "Check an image, serve its disk,"*)
       # They say what README shows.
       sed -n '/^```console/,/^```$/p' "$srcdir/../README.md" | grep -v '^\($ \|```\)' > shown
