@@ -330,7 +330,7 @@ int
 generation_settle (struct generation *g)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
-  const int64_t deadline = clock_ms () + SETTLE_SECONDS * 1000;
+  int64_t deadline = 0;
   int r, err;
 
   if (g->is_live)
@@ -343,6 +343,8 @@ generation_settle (struct generation *g)
   do {
     if (checkpoint_quiesce (g->w.checkpoint) == -1)
       return -1;
+    if (deadline == 0)
+      deadline = clock_ms () + SETTLE_SECONDS * 1000;
     if (!checkpoint_holds_back (g->w.checkpoint)) {
       if (health_end_changes (g->image->health) == -1)
         return -1;
