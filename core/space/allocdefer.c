@@ -24,6 +24,9 @@
  * the sweep has reached, which therefore goes back there, after the grace period of that
  * cluster.
  *
+ * What a change of the whole disk writes ahead is set aside: it is in held, too, until
+ * the change gives it up.
+ *
  * Locks: the allocator's lock.
  */
 

@@ -12,7 +12,6 @@
 
 #include <config.h>
 
-
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "space/alloc-impl.h"
