@@ -23,8 +23,8 @@
  * Names are those of files in the directory.  The directory is opened once, so it cannot
  * be replaced by another one later.  A name has no slash and does not begin with a dot.
  * Where it leads is checked while it is opened (storage/dirfile.c), so it does not matter
- * if it becomes a symbolic link at the last moment.  A client may ask for any name;
- * messages escape it (util/report.c).
+ * if it becomes a symbolic link at the last moment.  A client may ask for any name, so a
+ * name is made printable before it is used in a message.
  *
  * Locks: `lock' guards the list of images, and their states and users.
  */
@@ -34,6 +34,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@
 #include "util/printable.h"
 #include "util/report.h"
 #include "util/text.h"
+#include "util/utf8.h"
 #include "format/format.h"
 #include "format/header.h"
 #include "storage/dirfile.h"
@@ -61,7 +63,7 @@ struct dir_image {
   bool stays;                   /* it was reported that it stays OPEN without users */
 
   char *name;                   /* constant */
-  char *path;                   /* constant */
+  char *path;                   /* constant; printable, for messages */
   struct disk *disk;            /* constant while OPEN */
 };
 
@@ -237,15 +239,33 @@ find (const struct dir *dir, const char *name)
   return NULL;
 }
 
+/* Is the name of a file the same in messages?  (If not, it has a backslash there.  The
+ * header of the image to which a disk has moved can have that, but no control character:
+ * see overlayref.c.) */
+static bool
+is_shown (const char *name)
+{
+  unsigned n;
+
+  if (strlen (name) > NAME_MAX)         /* there is no such file */
+    return false;
+  for (; *name; name += n)
+    if (*name == '\\' || (n = utf8_shown (name)) == 0)
+      return false;
+  return true;
+}
+
 static struct dir_image *
 new_image (const struct dir *dir, const char *name)
 {
   struct dir_image *image = memory_new (1, sizeof *image);
+  char text[PRINTABLE_SIZE (NAME_MAX)];
 
   if (image == NULL)
     return NULL;
   image->name = strdup (name);
-  image->path = text_new ("%s/%s", dir->options.path, name);
+  image->path = text_new ("%s/%s", dir->options.path, is_shown (name) ? name
+                          : printable (name, NAME_MAX, text, sizeof text));
   if (image->name == NULL || image->path == NULL) {
     report_error ("%s: no memory for the name of an image: %m", dir->options.path);
     free_image (image);

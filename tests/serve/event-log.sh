@@ -90,7 +90,9 @@ assert lines[0]["pid"] == int(pid)
 me = {"client": lines[1]["client"], "tls": False, "export": ""}
 assert me["client"].endswith("uid %d" % os.getuid()), me
 for name in ["a.qcow2"] + [hostile] * (what == "dir"):
-    image = tmp + "/images/" + name
+    # As messages name it.
+    image = tmp + "/images/" + "".join(
+        chr(c) if 32 <= c < 127 and c != 92 else "\\x%02x" % c for c in os.fsencode(name))
     assert events.find(lines, event="connect", image=image, **me)["writable"]
     end = events.find(lines, event="disconnect", image=image, **me)
     assert (end["operations"], end["errors"]) == (4, 0), end
