@@ -174,7 +174,10 @@ refuse_other (const struct image *im)
   return -1;
 }
 
-/* CUT: as image_read_cut_header. */
+/* CUT: as image_read_cut_header.  While somebody writes the image (this server, if the
+ * image is opened by name to see what it is, or others, if it is not locked), the file
+ * may grow before the header names what is at its end: what counts is the size
+ * afterwards. */
 static int
 read_header (struct image *im, bool cut)
 {
@@ -191,7 +194,7 @@ read_header (struct image *im, bool cut)
   if (!header_is_qcow2 (buf, len))
     return refuse_other (im);
   return header_parse (path, buf, len, cut ? QCOW2_MAX_HOST_OFFSET
-                       : storage_size (im->file), &im->header);
+                       : storage_size_now (im->file, false), &im->header);
 }
 
 /* Was the image not closed properly? */

@@ -106,6 +106,13 @@ struct storage {
 extern int storage_init (struct storage *, const struct storage_ops *, const char *path,
                          const struct storage_options *);
 
+/* SIZE, or what a hook says. */
+static inline uint64_t
+storage_seen_size (const struct storage *s, uint64_t size)
+{
+  return s->hooks && s->hooks->size ? s->hooks->size (s->hooks->opaque, s->path, size) : size;
+}
+
 /* Raises N to LEAST. */
 static inline void
 storage_raise (_Atomic uint64_t *n, uint64_t least)

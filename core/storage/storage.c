@@ -186,10 +186,11 @@ storage_size_now (struct storage *s, bool ask)
   const uint64_t before = s->size;
   uint64_t now;
 
-  /* The storage knows nothing about a size that a hook has taken over. */
-  if (s->regular || s->diverted)
+  /* Nobody else changes a file that we may write.  A device knows nothing about a size
+   * that a hook has taken over. */
+  if (s->regular ? s->writable : s->diverted)
     return before;
-  now = s->ops->size_now (s, ask);
+  now = storage_seen_size (s, s->ops->size_now (s, ask));
   if (now > before) {
     report_debug ("%s: has grown from %" PRIu64 " to %" PRIu64 " bytes", s->path, before,
                   now);

@@ -56,6 +56,8 @@ struct storage_hooks {
   int (*before) (void *opaque, const char *path, enum storage_op op,
                  const struct iovec *iov, int niov,
                  uint64_t offset, uint64_t count, bool dsync);
+  /* The size of what the hook replaces (of which SIZE is the real one). */
+  uint64_t (*size) (void *opaque, const char *path, uint64_t size);
   void *opaque;
 };
 
@@ -136,8 +138,9 @@ extern bool storage_same (const struct storage *, const struct storage *);
 
 /* The current size in bytes.  Kept in memory: writes and truncate update it. */
 extern uint64_t storage_size (const struct storage *);
-/* The same, after asking whether a device or an export has grown.  ASK: also if that
- * takes another connection to a server.  (The known size never becomes smaller.) */
+/* The same, after asking whether a device, an export or a file that is only read here has
+ * grown.  ASK: also if that takes another connection to a server.  (The known size never
+ * becomes smaller.) */
 extern uint64_t storage_size_now (struct storage *, bool ask);
 /* The number of bytes that the host has allocated now (st_blocks * 512). */
 extern uint64_t storage_allocated (const struct storage *);

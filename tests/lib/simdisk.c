@@ -424,20 +424,27 @@ operate_elsewhere (struct simdisk *s, enum storage_op op)
   return err ? -1 : 0;
 }
 
+static struct simfile *
+find (struct simdisk *s, const char *path)
+{
+  for (unsigned i = 0; i < s->nr_files; i++)
+    if (strcmp (path, s->files[i].path) == 0)
+      return &s->files[i];
+  return NULL;
+}
+
 static int
 before (void *opaque, const char *path, enum storage_op op,
         const struct iovec *iov, int niov, uint64_t offset, uint64_t count,
         bool dsync)
 {
   struct simdisk *s = opaque;
-  struct simfile *f = &s->files[0];
+  struct simfile *f = find (s, path);
   unsigned wait;
   bool spared;
   int r, err;
 
-  while (f < s->files + s->nr_files && strcmp (path, f->path) != 0)
-    f++;
-  if (f == s->files + s->nr_files)
+  if (f == NULL)
     return operate_elsewhere (s, op);
 
   spared = shortage_spare (true);
@@ -456,6 +463,22 @@ before (void *opaque, const char *path, enum storage_op op,
     sched_yield ();
   errno = err;
   return r;
+}
+
+/* A file that has not appeared yet has its real size. */
+static uint64_t
+size_now (void *opaque, const char *path, uint64_t size)
+{
+  struct simdisk *s = opaque;
+  struct simfile *f = find (s, path);
+
+  if (f == NULL)
+    return size;
+  pthread_mutex_lock (&s->lock);
+  if (f->now.len > 0)
+    size = f->now.len;
+  pthread_mutex_unlock (&s->lock);
+  return size;
 }
 
 uint64_t
@@ -611,6 +634,7 @@ simdisk_new (const char *path, uint64_t seed)
 
   CHECK (s != NULL);
   s->hooks.before = before;
+  s->hooks.size = size_now;
   s->hooks.opaque = s;
   pthread_mutex_init (&s->lock, NULL);
   rng_init (&s->rng, seed, 1000);

@@ -254,7 +254,7 @@ before (void *opaque, const char *name, enum storage_op op,
 static void
 test_hooks (void)
 {
-  static const struct storage_hooks hooks = { before, &hook };
+  static const struct storage_hooks hooks = { .before = before, .opaque = &hook };
   const struct storage_options opts = {
     .try_writable = true, .hooks = &hooks
   };
