@@ -38,7 +38,8 @@
  * A name is relative to the directory of its image if the other one is in it, so that
  * both can move together, and absolute otherwise; without symbolic links, but for those
  * to devices.  It is a path, never a URI, and is opened as the names of backing files
- * are: without waiting, and only regular files and block devices.
+ * are: without waiting, and only regular files and block devices.  An image on an NBD
+ * server neither gets names, nor is one looked for that it has.
  *
  * Locks: none.  Whoever uses an image has locked those below it as a reader.
  */
@@ -359,13 +360,14 @@ open_over (const struct image *image, const struct storage_hooks *hooks, enum wa
 {
   const struct storage_options options = { .hooks = hooks };
   const char *const name = image->header.overlay;
-  CLEANUP_FREE char *below = name ? real_path (storage_path (image->file)) : NULL;
-  CLEANUP_FREE char *path = NULL;
+  CLEANUP_FREE char *below = NULL, *path = NULL;
   struct image *over = NULL;
 
   errno = 0;
-  if (name == NULL)
+  /* (Where a server's files are is not known.) */
+  if (name == NULL || storage_is_remote (image->file))
     return NULL;
+  below = real_path (storage_path (image->file));
   if (below)
     path = path_of (below, name);
   over = path ? image_open_file (path, &options) : NULL;

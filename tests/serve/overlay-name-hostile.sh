@@ -4,7 +4,8 @@
 # The name of an image on top, or of the one that a disk has left, in a header that is not
 # honest: what is no regular file, is no image, or does not lie over this one, or come from it,
 # changes nothing and is not waited for; a ring of images ends soon; a name that cannot be one is
-# refused when the server starts.  No URI is connected to.
+# refused when the server starts.  No URI is connected to, and no name that an image on an NBD
+# server has.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -93,6 +94,21 @@ for name in "${uris[@]}" a.qcow2 nothing; do
   start_nbdkit "$img"
   refused_connection "is not written: the disk has moved to $d/new.qcow2:"
   stop_nbdkit
+done
+# The name in an image on an NBD server is not looked for, neither there nor here.
+for name in nothing listening "$listening"; do
+  named "$img" "$name"
+  truncate -s 1M "$img"
+  "$NBDKIT" -f -U "$sockdir/remote" file "$img" </dev/null >/dev/null 2>&1 &
+  helper_pids+=($!)
+  await -p $! listens "$sockdir/remote"
+  start_nbdkit lock=false "nbd+unix:///?socket=$sockdir/remote"
+  nbdsh_run -c 'h.pwrite(b"x" * 512, 0); h.flush()'
+  stop_nbdkit
+  kill "${helper_pids[-1]}"
+  wait "${helper_pids[-1]}" || :
+  unset 'helper_pids[-1]'
+  rm -f "$sockdir/remote"
 done
 if grep -q 'accepted connection' "$tmp/null.log"; then fail "a name has made a connection"; fi
 
