@@ -71,14 +71,17 @@ add_generation (const struct generation *g, struct disk_stats *sum)
 void
 disk_get_stats (struct disk *d, struct disk_stats *stats)
 {
+  struct storage *file;
   LOCK_FOR_BLOCK (&d->lock);
 
+  file = d->now->image->file;
   *stats = d->past;
   map_get_stats (d->map, &stats->map);
   add_generation (d->now, stats);
   spacewait_get_stats (&d->spacewait, &stats->space);
-  stats->file_size = storage_size_now (d->now->image->file, false);
-  stats->is_device = !storage_is_regular (d->now->image->file);
+  /* (The host is not asked for a file's: others wait for this lock.) */
+  stats->is_device = !storage_is_regular (file);
+  stats->file_size = stats->is_device ? storage_size_now (file, false) : storage_size (file);
 }
 
 /* --- a threshold --- */
