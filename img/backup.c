@@ -566,6 +566,9 @@ check_part (struct backup *b, const struct copytarget *t)
 
   if (b->why_full == NULL)
     return check_marks (b, t, p.marks, NULL);
+  /* An older copy has most of all data, too, and nothing says what is new. */
+  if (repository_count (b->repository) > 0)
+    return copy_again (b, "this may be an older copy of the target");
   if (ontomarks_check (p.marks, &t->end, NULL, &other) == -1)
     return -1;
   return other == UINT64_MAX ? 0

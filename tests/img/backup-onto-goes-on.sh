@@ -5,8 +5,8 @@
 # again: the program is killed, once or twice in a row, there is no space, or the target's server
 # fails.  The target shows the disk of the first instant, although clients have written since, and
 # the next backup is incremental.  An incremental one does not go on with an older copy of the
-# target; a full one replaces that.  It begins anew for another target, and if the image does not
-# have what it needs.
+# target; a full one replaces that, and copies all again.  It begins anew for another target, and
+# if the image does not have what it needs.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_namespace
@@ -100,6 +100,17 @@ def next_one():
     assert succeeds(full=False) == (False, "")
     shows(model)
 
+def copies_again(why, expected, *options):
+    resumed, told = succeeds(*options, full=True)
+    assert resumed and "is copied from its beginning: " + why in told, told
+    shows(expected)
+    next_one()
+
+def forget():
+    shutil.rmtree("backups")
+    for d in c.get("query-block")[0]["inserted"]["dirty-bitmaps"]:
+        c.get("block-dirty-bitmap-remove", node="disk", name=d["name"])
+
 def begins_anew(why, *options, full=False):
     resumed, told = succeeds(*options, full=full)
     assert not resumed and "which was cut off, cannot go on: " + why in told, told
@@ -135,29 +146,30 @@ elif what == "files":
         target = other
         begins_anew("it goes to another target", full=True)
         if to:
-            shutil.rmtree("backups")
-            for d in c.get("query-block")[0]["inserted"]["dirty-bitmaps"]:
-                c.get("block-dirty-bitmap-remove", node="disk", name=d["name"])
+            forget()
 elif what == "full":
-    assert succeeds(full=True) == (False, "")
-    fill()
+    expected = bytes(model)
+    cut_off()
+    change()
+    cut_off()
+    change()
+    goes_on(expected, full=True)
+    # Not the first one: the target could be an older copy, which differs little.
+    shutil.copy(device, "small/older.raw")
+    change(n=1)
     expected = bytes(model)
     cut_off("--full")
     change()
-    cut_off("--full")
-    change()
-    goes_on(expected, "--full", full=True)
+    os.rename("small/older.raw", device)
+    copies_again("this may be an older copy", expected, "--full")
     # Another target.
-    fill()
-    cut_off("--full")
+    forget()
+    cut_off()
     expected = bytes(model)
     change()
     with open(device, "r+b") as f:
         f.write(bytes(SIZE))
-    resumed, told = succeeds("--full", full=True)
-    assert resumed and "is copied from its beginning: this is another target" in told, told
-    shows(expected)
-    next_one()
+    copies_again("this is another target", expected)
 else:
     assert succeeds(full=True) == (False, "")
     fill()
