@@ -275,7 +275,7 @@ serve_piece (struct export *e, const struct work *work, uint64_t count, uint64_t
   if (!work->changes)
     return read_piece (e, work, count, offset);
   do {
-    spacewait_begin (wait);
+    spacewait_begin (wait, &request);
     r = change_piece (e, work, count, offset);
   } while (spacewait_again (wait, &request, r));
   return r;
@@ -373,7 +373,7 @@ export_write (struct export *e, const void *buf, uint64_t count, uint64_t offset
   int r;
 
   do {
-    spacewait_begin (wait);
+    spacewait_begin (wait, &request);
     v = begin_change (e, offset, offset + count, &sections, &made);
     if (v == NULL) {
       r = -1;
@@ -457,7 +457,7 @@ export_flush (struct export *e)
   int r;
 
   do {
-    spacewait_begin (wait);
+    spacewait_begin (wait, &request);
     r = disk_flush (e->disk);
   } while (spacewait_again (wait, &request, r));
   return r;

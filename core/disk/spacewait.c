@@ -7,6 +7,9 @@
  * once.  Making the same attempt again is the one test that is right for every cause: a
  * full device, file system or quota, and space that only another request can use.
  *
+ * So does a request while the disk is changed as a whole, whatever on-enospc= says: the
+ * change may have set aside what the request needs (alloc_set_aside), until it is made.
+ *
  * A failed attempt has restored the earlier state (R6), or is a part of the request that
  * need not be done again.  Between attempts a request holds nothing, so all others go on
  * that need no space, and those that free some.
@@ -96,9 +99,10 @@ wait_a_moment (struct spacewait *s, struct spacewait_request *q)
 }
 
 void
-spacewait_begin (struct spacewait *s)
+spacewait_begin (struct spacewait *s, struct spacewait_request *q)
 {
-  if (s->enabled)
+  q->waits = s->enabled || s->change;
+  if (q->waits)
     report_keep ();
 }
 
@@ -108,11 +112,13 @@ spacewait_again (struct spacewait *s, struct spacewait_request *q, int r)
   const bool full = r == -1 && errno == ENOSPC;
   bool again;
 
-  if (!s->enabled)
+  /* (If a change has just begun or ended, there may be space.) */
+  if (!q->waits && !(full && s->change))
     return false;
   KEEP_ERRNO_FOR_BLOCK;
   again = full && wait_a_moment (s, q);
-  report_end_keeping (!again);
+  if (q->waits)
+    report_end_keeping (!again);
   if (!again && q->pause_ms > 0)
     end_pause (s, full);
   return again;

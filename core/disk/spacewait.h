@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * Waits until there is space: on-enospc=wait.  See spacewait.c.
+ * Waits until there is space.  See spacewait.c.
  */
 
 #ifndef QCOW2_SPACEWAIT_H
 #define QCOW2_SPACEWAIT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,10 +20,14 @@ struct spacewait_stats {
 /* All requests of a disk. */
 struct spacewait {
   /* Constant. */
-  bool enabled;                 /* otherwise requests fail at once */
+  bool enabled;                 /* otherwise requests fail, unless a change is made */
   const char *path;             /* for messages */
   bool (*client_waits) (void);  /* see disk_options */
   void (*news) (void);          /* likewise */
+
+  /* A change of the disk is made, which may have set space aside.  Only disk_change
+   * writes it. */
+  atomic_bool change;
 
   pthread_mutex_t lock;
   struct spacewait_stats stats; /* ms: without the present pause; under lock */
@@ -31,6 +36,7 @@ struct spacewait {
 
 /* One request. */
 struct spacewait_request {
+  bool waits;                   /* if there is no space for this attempt */
   unsigned pause_ms;            /* 0: it has not waited yet */
 };
 
@@ -38,7 +44,7 @@ struct spacewait_request {
  * They keep back what the attempt reports until it is known whether it matters.  True:
  * make another attempt.  The request is in no read section, and holds no claims or
  * locks. */
-extern void spacewait_begin (struct spacewait *);
+extern void spacewait_begin (struct spacewait *, struct spacewait_request *);
 extern bool spacewait_again (struct spacewait *, struct spacewait_request *, int r);
 
 extern void spacewait_get_stats (struct spacewait *, struct spacewait_stats *);

@@ -755,30 +755,51 @@ change (struct disk *d, const struct disk_change *c, struct generation **replace
   return r;
 }
 
-int
-disk_change (struct disk *d, const struct disk_change *c)
+/* Clients that write go on until the gate closes. */
+static int
+prepare (struct disk *d, const struct disk_change *c)
+{
+  if (d->writers == 0)
+    return 0;
+  if (c->prepare)
+    c->prepare (c->opaque, d->now->image);
+  if (generation_prepare_to_settle (d->now) == 0)
+    return 0;
+  KEEP_ERRNO_FOR_BLOCK;
+
+  if (is_healthy (d))
+    alloc_end_aside (d->now->w.alloc);
+  return -1;
+}
+
+static int
+change_all (struct disk *d, const struct disk_change *c)
 {
   struct generation *replaced;
   int r;
-  LOCK_FOR_BLOCK (&d->steps);
 
-  if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
+  if (prepare (d, c) == -1)
     return -1;
-  d->change_began = clock_ms ();
-  if (d->writers > 0 && c->prepare)
-    c->prepare (c->opaque, d->now->image);
-  if (d->writers > 0 && generation_prepare_to_settle (d->now) == -1) {
-    KEEP_ERRNO_FOR_BLOCK;
-
-    if (is_healthy (d))
-      alloc_end_aside (d->now->w.alloc);
-    return -1;
-  }
   close_gate (d);
   r = change (d, c, &replaced);
   KEEP_ERRNO_FOR_BLOCK;
   open_gate (d);
   if (replaced)
     release (d, c, replaced);
+  return r;
+}
+
+int
+disk_change (struct disk *d, const struct disk_change *c)
+{
+  int r;
+  LOCK_FOR_BLOCK (&d->steps);
+
+  if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
+    return -1;
+  d->change_began = clock_ms ();
+  d->spacewait.change = true;
+  r = change_all (d, c);
+  d->spacewait.change = false;
   return r;
 }
