@@ -583,6 +583,7 @@ check_target (struct backup *b, const struct copytarget *t)
   const unsigned n = repository_count (b->repository);
   const struct repository_generation newest = get_newest (b);
   const struct ontomarks_cut cut = { &b->shown.end, &b->changes.end };
+  const bool replaces = is_given (b->a, &option_full) || (b->done > 0 && b->why_full);
 
   const bool is_uri = nbduri_is (b->onto);
   const bool inside = !is_uri && repository_contains (b->repository, b->onto);
@@ -596,7 +597,7 @@ check_target (struct backup *b, const struct copytarget *t)
   }
   if (b->done > 0 && check_part (b, t) == -1)
     return -1;
-  if (is_given (b->a, &option_full) || (b->done > 0 && b->why_full))
+  if (replaces)
     return 0;
   if (n == 0 || strcmp (newest.file, b->onto) != 0 || (newest.incomplete && b->why_full))
     return refuse_image (b, t);
