@@ -25,8 +25,8 @@
  *
  * Reads and writes carry their data, so they are small enough to be served at once.
  *
- * With on-enospc=wait, writes, pieces and flushes are done again if there was no space
- * (spacewait.c).
+ * With on-enospc=wait, and while the disk is changed as a whole, writes, pieces and
+ * flushes are done again if there was no space (spacewait.c).
  *
  * Locks: none.
  */

@@ -101,8 +101,9 @@ wait_a_moment (struct spacewait *s, struct spacewait_request *q)
 void
 spacewait_begin (struct spacewait *s, struct spacewait_request *q)
 {
-  q->waits = s->enabled || s->change;
-  if (q->waits)
+  q->changes = s->changes;
+  q->keeps = s->enabled || q->changes % 2 == 1 || q->pause_ms > 0;
+  if (q->keeps)
     report_keep ();
 }
 
@@ -110,14 +111,15 @@ bool
 spacewait_again (struct spacewait *s, struct spacewait_request *q, int r)
 {
   const bool full = r == -1 && errno == ENOSPC;
+  /* (If a change was made meanwhile, there may be space now.) */
+  const bool may_wait = s->enabled || q->changes % 2 == 1 || q->changes != s->changes;
   bool again;
 
-  /* (If a change has just begun or ended, there may be space.) */
-  if (!q->waits && !(full && s->change))
+  if (!q->keeps && !(full && may_wait))
     return false;
   KEEP_ERRNO_FOR_BLOCK;
-  again = full && wait_a_moment (s, q);
-  if (q->waits)
+  again = full && may_wait && wait_a_moment (s, q);
+  if (q->keeps)
     report_end_keeping (!again);
   if (!again && q->pause_ms > 0)
     end_pause (s, full);

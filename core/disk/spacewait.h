@@ -25,9 +25,9 @@ struct spacewait {
   bool (*client_waits) (void);  /* see disk_options */
   void (*news) (void);          /* likewise */
 
-  /* A change of the disk is made, which may have set space aside.  Only disk_change
+  /* Odd: a change of the disk is made, which may have set space aside.  Only disk_change
    * writes it. */
-  atomic_bool change;
+  atomic_uint changes;
 
   pthread_mutex_t lock;
   struct spacewait_stats stats; /* ms: without the present pause; under lock */
@@ -36,8 +36,9 @@ struct spacewait {
 
 /* One request. */
 struct spacewait_request {
-  bool waits;                   /* if there is no space for this attempt */
   unsigned pause_ms;            /* 0: it has not waited yet */
+  unsigned changes;             /* when the attempt began */
+  bool keeps;                   /* what it reports */
 };
 
 /* Call these around each attempt at a request, with what it returned (-1: errno is set).

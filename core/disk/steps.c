@@ -798,8 +798,8 @@ disk_change (struct disk *d, const struct disk_change *c)
   if (check_change (d, c->data_file) == -1 || lock_image (d) == -1)
     return -1;
   d->change_began = clock_ms ();
-  d->spacewait.change = true;
+  d->spacewait.changes++;
   r = change_all (d, c);
-  d->spacewait.change = false;
+  d->spacewait.changes++;
   return r;
 }

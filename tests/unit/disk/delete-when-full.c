@@ -132,6 +132,7 @@ main (void)
     .l2_cache = 1 << 20, .l2_slice = 512, .lock = true, .discard = true, .hooks = &hooks,
   };
   CLEANUP_FREE char *path = NULL;
+  struct disk_stats stats;
   pthread_t changer, writer;
   struct stat st;
 
@@ -158,6 +159,8 @@ main (void)
   sem_post (&released);
   CHECK (pthread_join (writer, NULL) == 0 && pthread_join (changer, NULL) == 0);
   quiet_errors = false;
+  disk_get_stats (disk, &stats);
+  CHECK (stats.space.waiting == 0 && stats.space.pauses > 0);
 
   CHECK (export_close (client) == 0 && disk_close (disk) == 0);
   CHECK (image_check ("a.qcow2") == 0);
