@@ -327,6 +327,5 @@ main (void)
   printf ("%u chains, %u with snapshots, %u commits, %u given up, %u to a smaller base; "
           "%" PRIu64 " requests\n", n, nr_snapshots, nr_commits, nr_given_up, nr_grown,
           nr_requests);
-  CHECK (nr_commits > 0 || n < 8);      /* (There are chains without any.) */
   return 0;
 }
