@@ -106,10 +106,13 @@ def copies_again(why, expected, *options):
     shows(expected)
     next_one()
 
-def forget():
-    shutil.rmtree("backups")
+def remove_bitmaps():
     for d in c.get("query-block")[0]["inserted"]["dirty-bitmaps"]:
         c.get("block-dirty-bitmap-remove", node="disk", name=d["name"])
+
+def forget():
+    shutil.rmtree("backups")
+    remove_bitmaps()
 
 def begins_anew(why, *options, full=False):
     resumed, told = succeeds(*options, full=full)
@@ -170,6 +173,15 @@ elif what == "full":
     with open(device, "r+b") as f:
         f.write(bytes(SIZE))
     copies_again("this is another target", expected)
+    # What looks like an image, and was there, is replaced without --full, too.
+    model[:4] = b"QFI\xfb"
+    h.pwrite(b"QFI\xfb", 0)
+    next_one()
+    remove_bitmaps()
+    expected = bytes(model)
+    cut_off()
+    change()
+    copies_again("this may be an older copy", expected)
 else:
     assert succeeds(full=True) == (False, "")
     fill()
