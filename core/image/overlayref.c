@@ -322,10 +322,17 @@ path_of (const char *path, const char *name)
   return text_new ("%.*s%s", name[0] == '/' ? 0 : (int) directory_length (path), path, name);
 }
 
+/* It could not be examined.  (Second line: a server of NFS, FUSE or CephFS is away.) */
 static bool
 nobody_knows (int err)
 {
-  return err == ENOMEM || err == EMFILE || err == ENFILE || err == EIO;
+  switch (err) {
+  case ENOMEM: case EMFILE: case ENFILE: case EIO:
+  case ESTALE: case ETIMEDOUT: case EHOSTDOWN: case ENOTCONN: case ESHUTDOWN:
+    return true;
+  default:
+    return false;
+  }
 }
 
 /* How an image goes on with the disk of another one. */
@@ -388,7 +395,7 @@ overlayref_check (const struct image *image, const struct storage_hooks *hooks)
   uint64_t tables = 0;
   bool used = false, moved = false;
   enum way way;
-  int r = 0;
+  int r = 0, err;
 
   for (unsigned n = 0;
        n < MOST_IMAGES && (over = open_over (top ? top : image, hooks, &way)); n++) {
@@ -399,15 +406,17 @@ overlayref_check (const struct image *image, const struct storage_hooks *hooks)
     image_close (top);
     top = over;
   }
-  if (!used)
-    used = nobody_knows (errno);
+  err = errno;
   report_silence (before);
   if (used)
     r = report_refusal (EPERM, "%s: is not written: the disk has %s %s%s: use that, or if "
                         "what it contains is not needed, delete or rename it", path,
-                        moved ? "moved to" : "gone on in",
-                        top ? storage_path (top->file) : image->header.overlay,
+                        moved ? "moved to" : "gone on in", storage_path (top->file),
                         moved ? "" : ", which lies over it");
+  else if (nobody_knows (err))
+    r = report_refusal (EPERM, "%s: is not written: the disk may have gone on in %s, which "
+                        "cannot be examined: %s", path, (top ? top : image)->header.overlay,
+                        strerror (err));
   KEEP_ERRNO_FOR_BLOCK;
   image_close (top);
   return r;

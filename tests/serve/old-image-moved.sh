@@ -12,6 +12,7 @@
 . "$srcdir/lib/oldimage.sh"
 requires_tools
 requires qemu-nbd --version
+requires strace -f -P / -e trace=openat,openat2 -e inject=openat:error=ESTALE true
 
 d="$tmp/d"
 mkdir "$d"
@@ -68,6 +69,16 @@ stop_nbdkit
 refused "moved to $new" "$old" resize=9M
 ln -s d/old.qcow2 "$tmp/link.qcow2"
 refused_now "$old" "$new" "$tmp/link.qcow2"
+# While the new one cannot be looked at, either.
+calls=openat,openat2
+for error in EIO ESTALE ENOTCONN ESHUTDOWN; do
+  before="$(fingerprint "$old")"
+  NBDKIT_WRAPPER="strace -f -qq -o /dev/null -P $new -e trace=$calls -e inject=$calls:error=$error" \
+    start_nbdkit "$old"
+  refused_connection "$old: is not written: the disk may have gone on in new.qcow2, which cannot"
+  kill_traced
+  [ "$before" = "$(fingerprint "$old")" ]
+done
 qemu-img amend -f qcow2 -o lazy_refcounts=on "$old"
 refused_now "$old" "$new"
 cp "$old" "$tmp/copy.qcow2"
