@@ -661,9 +661,11 @@ static void
 do_steps (struct image_run *r)
 {
   const struct validate_options *o = r->o;
+  CLEANUP_FREE char *late = text_new ("opening it took longer than %g seconds", o->timeout);
 
+  r->step = o->policy ? "policy" : "check";
+  tell (r, STEP_ERROR, late ? late : "", o->timeout);
   if (open_image (r) == -1) {
-    r->step = o->policy ? "policy" : "check";
     add_step (r, STEP_ERROR, 0);
     return;
   }

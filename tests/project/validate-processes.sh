@@ -60,6 +60,15 @@ cat out
 [ "$status" = 3 ]
 grep 'took longer than 2 seconds' out
 
+# So is one that hangs when it opens the image.
+requires strace -f -P / -e trace=openat -e inject=openat:signal=CONT true
+status=0
+strace -f -qq -o /dev/null -P a.qcow2 -e trace=openat -e inject=openat:signal=STOP \
+  "$abs_top_builddir/img/nbdkit-qcow2-img" validate --timeout 2 a.qcow2 > out || status=$?
+cat out
+[ "$status" = 3 ]
+grep 'opening it took longer than 2 seconds' out
+
 begin
 kill -KILL "$program"
 until is_over "$worker"; do sleep 0.05; done
