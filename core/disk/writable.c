@@ -238,7 +238,7 @@ clear_autoclear (struct generation *g)
     return 0;
   if (headerwrite_autoclear (g->image->file, h->autoclear & keep) == -1)
     return -1;
-  __atomic_store_n (&h->autoclear, h->autoclear & keep, __ATOMIC_RELAXED);
+  h->autoclear &= keep;
   return 0;
 }
 

@@ -48,9 +48,7 @@ entry_unit_size (const struct header *h)
 static inline bool
 entry_is_external (const struct header *h)
 {
-  /* (health.c may change another bit at the same time.) */
-  return (__atomic_load_n (&h->incompatible, __ATOMIC_RELAXED) &
-          QCOW2_INCOMPAT_DATA_FILE) != 0;
+  return (h->incompatible & QCOW2_INCOMPAT_DATA_FILE) != 0;
 }
 
 /* Reads the run that begins at unit UNIT of RAW, an array of L2 entries as in the file,

@@ -22,6 +22,10 @@ enum header_fault {
   HEADER_CUT,                   /* the file ends within the first cluster */
 };
 
+/* Four fields of an image that is served change with the file: `reftable_offset' and
+ * `reftable_clusters' (a checkpoint: refwrite.c), `incompatible' and `autoclear'
+ * (health.c; before the first change: writable.c).  Their writers have locks of their
+ * own; all others read them without a lock, and find each field old or new. */
 struct header {
   unsigned version;             /* 2 or 3 */
   unsigned cluster_bits;
@@ -30,11 +34,12 @@ struct header {
   unsigned crypt_method;
   uint32_t l1_entries;
   uint64_t l1_offset;
-  uint64_t reftable_offset;
-  uint32_t reftable_clusters;
+  _Atomic uint64_t reftable_offset;
+  _Atomic uint32_t reftable_clusters;
   uint32_t nb_snapshots;
   uint64_t snapshots_offset;
-  uint64_t incompatible, compatible, autoclear;
+  _Atomic uint64_t incompatible, autoclear;
+  uint64_t compatible;
   unsigned refcount_order;      /* refcount bits = 1 << refcount_order */
   uint32_t header_length;
   unsigned compression_type;

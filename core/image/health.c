@@ -43,7 +43,7 @@
 
 /* A bit of the features that says that the image is being changed. */
 struct mark {
-  uint64_t *features;           /* what the header says; changes with it */
+  _Atomic uint64_t *features;   /* what the header says; changes with it */
   uint64_t bit;                 /* constant */
   int (*write) (struct health *);       /* constant: writes these features */
   bool unsure;                  /* whether the file says so, too */
@@ -133,13 +133,11 @@ set_mark (struct health *health, struct mark *m, bool on)
 
   if (((before & m->bit) != 0) == on && !m->unsure)
     return 0;
-  /* (Others read the other bits without the lock.) */
-  __atomic_store_n (m->features, on ? before | m->bit : before & ~m->bit,
-                    __ATOMIC_RELAXED);
+  *m->features = on ? before | m->bit : before & ~m->bit;
   m->unsure = m->write (health) == -1;
   if (!m->unsure)
     return 0;
-  __atomic_store_n (m->features, before, __ATOMIC_RELAXED);
+  *m->features = before;
   return -1;
 }
 

@@ -365,9 +365,7 @@ image_data_in_use (const struct image *im, const struct storage *as)
 bool
 image_data_is_raw (const struct image *im)
 {
-  /* (health.c may change another bit at the same time.) */
-  return im->data && (__atomic_load_n (&im->header.autoclear, __ATOMIC_RELAXED) &
-                      QCOW2_AUTOCLEAR_RAW_DATA_FILE);
+  return im->data && (im->header.autoclear & QCOW2_AUTOCLEAR_RAW_DATA_FILE);
 }
 
 /* --- places of metadata and guest data --- */

@@ -10,7 +10,9 @@
  *
  * Specification: "Host cluster management".
  *
- * Locks: none.
+ * Locks: none.  While the image is being changed, its refcount table can move
+ * (refwrite.c) and its blocks change.  A wrong result then costs time, or shows holes as
+ * data; it never changes what the disk contains.
  */
 
 #include <config.h>
