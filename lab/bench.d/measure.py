@@ -179,6 +179,13 @@ def too_noisy(config, row):
     return own["median"]
 
 
+def in_turn(kinds, turn):
+    """Another one begins each time; and each has now one neighbour before it, now the
+    other, which may have left the same file in the caches of the processor."""
+    step = -1 if turn % 2 else 1
+    return [kinds[(turn + step * i) % len(kinds)] for i in range(len(kinds))]
+
+
 def measure_round(config, n, active, progress):
     """Rows that are measured often don't get all of it at once: what disturbs the machine
     lasts a while."""
@@ -186,12 +193,9 @@ def measure_round(config, n, active, progress):
         for row in active:
             if m >= row.often:
                 continue
-            kinds = kinds_of(config, row)
-            # Another one begins each time.
-            first = (n * row.often + m) % len(kinds) if kinds else 0
             progress.passing(row.name)
             progress.step("%s, round %d: %s" % (row.name, n + 1, measure_row(
-                config, row, kinds[first:] + kinds[:first])))
+                config, row, in_turn(kinds_of(config, row), n * row.often + m))))
 
 
 def measure_group(config, group, progress):
