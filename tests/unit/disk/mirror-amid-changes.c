@@ -76,6 +76,7 @@ main (void)
   struct export *client;
   struct blob copy;
   pthread_t follower;
+  uint64_t copied;
 
   images_enter ("mirror-amid-changes");
   image_create ("a.qcow2", &spec);
@@ -97,6 +98,8 @@ main (void)
   }
   ends = true;
   CHECK (pthread_join (follower, NULL) == 0);
+  while (follow_near (mirror_follow (mirror)) != 0)     /* (within a round) */
+    CHECK (follow_step (mirror_follow (mirror), MIB, &copied) >= 0);
   CHECK (mirror_finish (mirror) == 0);
   mirror_end (mirror);
   storage_close (o.target.raw);
