@@ -50,7 +50,7 @@ not_run 'lab/comparison' "takes half an hour; see project/comparison-smoke.sh"
 not_run 'lab/comparison --rounds 3 --seconds 0.5 --size 512M' "takes a quarter of an hour"
 not_run 'lab/processors' "see project/processors-smoke.sh"
 not_run 'lab/cost --threads 1' "see project/cost-smoke.sh"
-for command in '1-3 --rounds 1' "2 --rows '4K, . x depth 16' --rounds 3" \
+for command in '1-3 --rounds 1' "2 --rows 'rewrite 4K, . x' --rounds 3" \
     "5,6 --rows 'random read 4K|first' --rounds 7" '7,8 --rounds 7'; do
   not_run "lab/bench --cases $command --seconds 0.5 --size 1G" "$reason"
 done
