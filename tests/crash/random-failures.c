@@ -176,7 +176,10 @@ run_threads_in (const struct attempt_image *t, struct rng *rng)
   CHECK (attempt_come (&r) == 0);
   for (unsigned i = 0; i <= pieces.owners; i++)
     workers[i] = (struct worker) { &r, &pieces, i, &working };
-  shortage_begin_scarcity (100 + rng_below (rng, 1000), rng_next (rng));
+  /* Failures are spread evenly, and the longest request may need memory several times
+   * for each compressed cluster: if one of fewer failed, it would never succeed. */
+  shortage_begin_scarcity (100 + 8 * ATTEMPT_LONGEST / t->spec.cluster_size +
+                           rng_below (rng, 1000), rng_next (rng));
   run_threads (work_or_fill, workers, sizeof workers[0], pieces.owners + 1);
   shortage_end ();
   attempt_read_all (&r, "after all");
