@@ -503,10 +503,11 @@ int
 checkpoint_quiesce (struct checkpoint *ck)
 {
   /* The second flush writes the counts that the releases of the first one and
-   * alloc_give_back have lowered. */
+   * alloc_give_back have lowered; a third one, those that it has found no memory for. */
   if (checkpoint_flush (ck) == -1 ||
       alloc_give_back (ck->alloc) == -1 ||
       checkpoint_flush (ck) == -1 ||
+      (refcount_is_dirty (ck->refcounts) && checkpoint_flush (ck) == -1) ||
       alloc_trim_file (ck->alloc) == -1)
     return -1;
   return 0;

@@ -384,6 +384,16 @@ refcount_claim (struct refcounts *r, uint64_t first, uint64_t n)
   return refcount_change (r, first, n, REFCOUNT_CLAIM);
 }
 
+/* If it fails, nobody may come to lower these counts later.  So what may pass, such as an
+ * error of a read, is tried once more. */
+static int
+lower (struct refcounts *r, uint64_t first, uint64_t n)
+{
+  if (refcount_change (r, first, n, REFCOUNT_DOWN) == 0)
+    return 0;
+  return errno == EUCLEAN ? -1 : refcount_change (r, first, n, REFCOUNT_DOWN);
+}
+
 int
 refcount_dec (struct refcounts *r, uint64_t first, uint64_t n,
               void (*freed) (void *, uint64_t, uint64_t), void *opaque)
@@ -392,7 +402,7 @@ refcount_dec (struct refcounts *r, uint64_t first, uint64_t n,
   uint64_t start = 0, len = 0;
   LOCK_FOR_BLOCK (&r->lock);
 
-  if (refcount_change (r, first, n, REFCOUNT_DOWN) == -1)
+  if (lower (r, first, n) == -1)
     return -1;
   if (freed == NULL)
     return 0;
@@ -420,7 +430,7 @@ refcount_abandon_table (struct refcounts *r, uint64_t offset,
                         uint64_t clusters)
 {
   overlap_remove (r->overlap, offset, clusters << r->cluster_bits);
-  if (refcount_change (r, offset >> r->cluster_bits, clusters, REFCOUNT_DOWN) == -1)
+  if (lower (r, offset >> r->cluster_bits, clusters) == -1)
     report_debug ("%s: %" PRIu64 " clusters at %" PRIu64 " are leaked",
                   storage_path (r->file), clusters, offset);
 }
