@@ -9,7 +9,8 @@
  *      take the freed runs            their pointers have gone from memory
  *      raise counts ahead             so that most checkpoints need one sync
  *      copy slices, L1 entries        before the first sync: the guest data to which the
- *                                     copies point has been handed to the kernel
+ *                                     copies point has been handed to the kernel (if
+ *                                     they are not settled)
  *   1  write counts, sync             R1, R3: the targets of the pointers
  *   2  write the copies, sync         the pointers
  *      release the freed runs         R2, R4 (a); and the discarded clusters of an
@@ -34,6 +35,13 @@
  * Before the first change of metadata is written, an image with lazy refcounts gets its
  * dirty bit (health.c).
  *
+ * Ahead: a client that flushes after each write would wait for the data, and then for the
+ * entry that points to it.  If the image is on a server, that is a round trip more.  So
+ * the first write after a flush publishes its entry before its data is there (cow.c), and
+ * the timer's thread writes the slice meanwhile, if all pointers in it are settled.  The
+ * slice stays unsettled until the next checkpoint has synced it.  If that fails, nothing
+ * is lost: the slice waits for the checkpoint, as before.
+ *
  * Group commit: flushes that arrive while a checkpoint runs share the next one.
  *
  * Timer: a client that never flushes would leave all changes of metadata in memory, and
@@ -43,7 +51,7 @@
  *
  * Locks: `lock' guards the fields that decide whose turn it is, and those of the timer;
  * it is not held while a checkpoint runs.  Only the thread that set `running' executes
- * run ().
+ * run () or write_ahead ().
  */
 
 #include <config.h>
@@ -74,6 +82,11 @@ struct checkpoint {
   struct refcount_moved left;   /* clusters of the old refcount table; only the thread
                                    that runs a checkpoint uses it */
   uint64_t number;              /* of the running checkpoint; the same */
+  struct l2_batch ahead;        /* slices that were written ahead, and not synced; the
+                                   same */
+  _Atomic bool is_ahead;        /* there are some */
+  _Atomic bool writes_ahead;    /* the next write that allocates is the first one after a
+                                   flush */
   _Atomic unsigned tables_freed;  /* old tables whose counts were lowered in memory, in
                                      version 2 */
   _Atomic unsigned tables_settled;  /* those that the file no longer counts */
@@ -82,6 +95,7 @@ struct checkpoint {
   pthread_cond_t turn;
   bool running;                 /* guarded by lock */
   uint64_t started, completed;  /* numbers of checkpoints; guarded by lock */
+  uint64_t aheads;              /* how often slices were to be written ahead; the same */
   int result;                   /* errno of the last one, or 0; guarded by lock */
 
   uint64_t interval_ms;         /* constant, as the next two */
@@ -90,7 +104,8 @@ struct checkpoint {
   pthread_t timer;              /* if ticking; only the caller of start and stop uses
                                    it */
   pthread_cond_t tick;          /* its clock is CLOCK_MONOTONIC */
-  bool ticking;                 /* guarded by lock */
+  bool ticking, wanted;         /* guarded by lock; wanted: slices shall be written
+                                   ahead */
 
   _Atomic uint64_t flushes, runs, syncs, shared, timed, ns, longest_ns;
 };
@@ -99,6 +114,8 @@ struct checkpoint {
 #define MOST_MORE 8
 /* While there is no space, the timer reports that less and less often, up to this. */
 #define MAX_QUIET_MS 60000
+/* If more slices have changed, bytes, they are not written ahead: a flush might wait. */
+#define MOST_AHEAD (UINT64_C (256) << 10)
 #define TIMER_STACK (UINT64_C (256) << 10)
 
 /* Only the thread that runs a checkpoint calls this. */
@@ -128,11 +145,22 @@ checkpoint_new (const struct checkpoint_options *options)
   return ck;
 }
 
+/* What was written ahead is durable, if OK, or waits to be written again. */
+static void
+ahead_done (struct checkpoint *ck, bool ok)
+{
+  if (!ck->is_ahead)
+    return;
+  l2_done (ck->l2, &ck->ahead, ok);
+  ck->is_ahead = false;
+}
+
 void
 checkpoint_free (struct checkpoint *ck)
 {
   if (ck == NULL)
     return;
+  ahead_done (ck, false);
   pthread_cond_destroy (&ck->tick);
   pthread_cond_destroy (&ck->turn);
   pthread_mutex_destroy (&ck->lock);
@@ -243,8 +271,10 @@ run (struct checkpoint *ck)
   struct alloc_frees *frees;
   int r, err;
 
-  if (health_check (ck->image->health) == -1)
+  if (health_check (ck->image->health) == -1) {
+    ahead_done (ck, false);     /* keeps errno */
     return -1;
+  }
 
   frees = alloc_take_frees (ck->alloc);
   discards_take (ck->discards);
@@ -267,6 +297,7 @@ run (struct checkpoint *ck)
   if (r == 0)
     ck->tables_settled = tables_freed;
   l2_done (ck->l2, &snap, r == 0);
+  ahead_done (ck, r == 0);
   discards_done (ck->discards, r == 0);
   if (alloc_frees_done (ck->alloc, frees, r == 0) == -1 && r == 0) {
     r = -1;
@@ -367,7 +398,13 @@ int
 checkpoint_flush (struct checkpoint *ck)
 {
   ck->flushes++;
-  return flush_and_settle (ck, "a flush") == 0 ? reap (ck, alloc_reap_some) : -1;
+  if (flush_and_settle (ck, "a flush") == -1)
+    return -1;
+  if (storage_is_remote (ck->image->file) && ck->image->data == NULL) {
+    LOCK_FOR_BLOCK (&ck->lock);
+    ck->writes_ahead = ck->ticking;
+  }
+  return reap (ck, alloc_reap_some);
 }
 
 void
@@ -388,7 +425,7 @@ checkpoint_relieve (struct checkpoint *ck)
 static bool
 is_due (struct checkpoint *ck)
 {
-  return l2_dirty_beyond (ck->l2, 0) || refcount_is_dirty (ck->refcounts) ||
+  return l2_dirty_beyond (ck->l2, 0) || ck->is_ahead || refcount_is_dirty (ck->refcounts) ||
     storage_has_changes (ck->image->file) ||
     (ck->image->data && storage_has_changes (ck->image->data));
 }
@@ -398,7 +435,7 @@ is_due (struct checkpoint *ck)
 bool
 checkpoint_has_changes (struct checkpoint *ck)
 {
-  uint64_t started;
+  uint64_t started, aheads;
   bool due;
 
   {
@@ -406,13 +443,42 @@ checkpoint_has_changes (struct checkpoint *ck)
     if (ck->running)
       return true;
     started = ck->started;
+    aheads = ck->aheads;
   }
   due = is_due (ck);
   LOCK_FOR_BLOCK (&ck->lock);
-  return due || ck->started != started;
+  return due || ck->started != started || ck->aheads != aheads;
 }
 
-/* Waits for the next tick.  False: the timer is stopped. */
+/* Writes the changed slices without a sync, if that needs nothing else.  Only the thread
+ * that has set `running' calls this. */
+static int
+write_ahead (struct checkpoint *ck)
+{
+  if (health_check (ck->image->health) == -1 || ck->is_ahead ||
+      l2_dirty_beyond (ck->l2, MOST_AHEAD))
+    return 0;
+  if (l2_take (ck->l2, &ck->ahead) == -1)
+    return -1;
+  if (ck->ahead.nr_slices > 0 && ck->ahead.nr_l1 == 0 && !ck->ahead.barrier) {
+    alloc_expose_frees (ck->alloc);
+    if (health_begin_changes (ck->image->health) == 0 &&
+        l2_write (ck->l2, &ck->ahead) == 0) {
+      ck->is_ahead = true;
+      return 0;
+    }
+  }
+  else
+    errno = EAGAIN;
+  {
+    KEEP_ERRNO_FOR_BLOCK;
+    l2_done (ck->l2, &ck->ahead, false);
+  }
+  return -1;
+}
+
+/* Waits for the next tick, and writes ahead meanwhile when it is asked to.  False: the
+ * timer is stopped. */
 static bool
 wait_for_tick (struct checkpoint *ck)
 {
@@ -420,9 +486,38 @@ wait_for_tick (struct checkpoint *ck)
   const struct timespec ts = { end / 1000, end % 1000 * 1000000 };
   LOCK_FOR_BLOCK (&ck->lock);
 
-  while (ck->ticking && pthread_cond_timedwait (&ck->tick, &ck->lock, &ts) == 0)
-    ;
+  while (ck->ticking) {
+    if (ck->wanted && !ck->running) {
+      ck->running = true;
+      ck->aheads++;
+      pthread_mutex_unlock (&ck->lock);
+      report_keep ();
+      report_end_keeping (write_ahead (ck) == 0 || !storage_may_try_again (errno));
+      pthread_mutex_lock (&ck->lock);
+      ck->running = false;
+      pthread_cond_broadcast (&ck->turn);
+    }
+    ck->wanted = false;
+    if (!ck->ticking || pthread_cond_timedwait (&ck->tick, &ck->lock, &ts) != 0)
+      break;
+  }
   return ck->ticking;
+}
+
+bool
+checkpoint_writes_ahead (const struct checkpoint *ck)
+{
+  return atomic_load_explicit (&ck->writes_ahead, memory_order_relaxed);
+}
+
+void
+checkpoint_ahead (struct checkpoint *ck)
+{
+  if (!atomic_exchange (&ck->writes_ahead, false))
+    return;
+  LOCK_FOR_BLOCK (&ck->lock);
+  ck->wanted = true;
+  pthread_cond_signal (&ck->tick);
 }
 
 /* Unless TELL, a lack of space or memory is not reported. */
@@ -469,16 +564,22 @@ checkpoint_start_timer (struct checkpoint *ck)
   pthread_attr_t attr;
   int err;
 
-  if (ck->interval_ms == 0 || ck->ticking)
-    return;
-  ck->ticking = true;
+  {
+    LOCK_FOR_BLOCK (&ck->lock);
+    if (ck->interval_ms == 0 || ck->ticking)
+      return;
+    ck->ticking = true;
+  }
   pthread_attr_init (&attr);
   pthread_attr_setstacksize (&attr, TIMER_STACK);
   err = pthread_create (&ck->timer, &attr, run_timer, ck);
   pthread_attr_destroy (&attr);
   if (err == 0)
     return;
-  ck->ticking = false;
+  {
+    LOCK_FOR_BLOCK (&ck->lock);
+    ck->ticking = false;
+  }
   report_error ("%s: pthread_create: %s: changes stay in memory until a client flushes",
                 storage_path (ck->image->file), strerror (err));
 }

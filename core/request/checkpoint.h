@@ -50,6 +50,14 @@ extern void checkpoint_free (struct checkpoint *);
  * changes are kept; try again later) or EIO. */
 extern int checkpoint_flush (struct checkpoint *);
 
+/* Is the next write that allocates the first one since a flush, and would it pay to write
+ * its entry while it writes its data?  Then it publishes the entry first, if that has no
+ * need of the data, and calls checkpoint_ahead. */
+extern bool checkpoint_writes_ahead (const struct checkpoint *);
+/* Writes changed slices soon, in another thread, if all pointers in them are settled.  A
+ * checkpoint makes that durable. */
+extern void checkpoint_ahead (struct checkpoint *);
+
 /* May there be anything that is not durable? */
 extern bool checkpoint_has_changes (struct checkpoint *);
 

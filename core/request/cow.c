@@ -21,6 +21,10 @@
  * hold with encryption: clusters that were never written decrypt to garbage, so all of a
  * new cluster is written.)
  *
+ * Such entries can be published before the data is written, so that they are written to
+ * the image meanwhile: see "Ahead" in checkpoint.c.  If the data then cannot be written,
+ * the clusters stay, and what was not written reads as zeros.
+ *
  * A zero cluster with a host cluster of its own (ZERO_ALLOC) is written in place.  The
  * rest of it must contain zeros before its zero flag goes.
  *
@@ -80,6 +84,7 @@ struct cow {
   unsigned nr_old;
   struct target targets[MAX_RUNS];
   unsigned nr_targets;
+  bool ahead;                   /* the entries are published before the data is written */
 };
 
 static bool
@@ -260,7 +265,7 @@ write_iov (struct cow *c, const struct target *t, const struct iovec *iov, int n
            uint64_t guest)
 {
   return guestdata_write (c->v->image->guestdata, iov, n, t->run.host + (guest - t->guest),
-                          guest, t->reused ? STORAGE_IN_PLACE : STORAGE_UNSEEN);
+                          guest, t->reused || c->ahead ? STORAGE_IN_PLACE : STORAGE_UNSEEN);
 }
 
 /* Copies the old contents of guest range [from, to) to target T. */
@@ -493,6 +498,22 @@ publish (struct cow *c, struct l2_edit *edit, unsigned rooms)
   alloc_free_end (c->v->w->alloc, rooms - freed);
 }
 
+/* May the entries be published first?  Then until the data is written, and if it cannot
+ * be, the clusters read as zeros, as before. */
+static bool
+can_publish_first (const struct cow *c, unsigned rooms)
+{
+  const struct header *h = &c->v->image->header;
+
+  if (!checkpoint_writes_ahead (c->v->w->checkpoint) || rooms > 0 ||
+      entry_unit_size (h) != h->cluster_size)
+    return false;
+  for (unsigned i = 0; i < c->nr_targets; i++)
+    if (!c->targets[i].was_zero || !c->targets[i].run.settled)
+      return false;
+  return true;
+}
+
 /* Under the claim, with the slices pinned. */
 static int
 allocate_and_write (struct cow *c, struct l2_edit *edit)
@@ -505,13 +526,21 @@ allocate_and_write (struct cow *c, struct l2_edit *edit)
     return -1;
   if (acquire_targets (c) == -1)
     goto error;
+  c->ahead = can_publish_first (c, rooms);
+  if (c->ahead) {
+    publish (c, edit, rooms);
+    checkpoint_ahead (c->v->w->checkpoint);
+  }
   for (i = 0; i < c->nr_targets; i++)
     if (write_target (c, &c->targets[i]) == -1)
       goto error;
-  publish (c, edit, rooms);
+  if (!c->ahead)
+    publish (c, edit, rooms);
   return 0;
 
  error:
+  if (c->ahead)
+    return -1;
   give_back (c);
   alloc_free_end (c->v->w->alloc, rooms);
   return -1;

@@ -255,10 +255,9 @@ check_sectors (struct worker *w, uint64_t offset, uint64_t count)
 }
 
 static void
-do_write (struct worker *w, uint64_t offset, uint64_t count)
+write_once (struct worker *w, uint64_t offset, uint64_t count, bool fua)
 {
   struct ledger *l = w->t->ledger;
-  const bool fua = rng_below (&w->rng, 16) == 0;
   const uint32_t contents = ledger_contents (l);
 
   ledger_fill (contents, offset / 512, count / 512, w->buf);
@@ -266,6 +265,15 @@ do_write (struct worker *w, uint64_t offset, uint64_t count)
   if (export_write (w->t->client, w->buf, count, offset, fua) == -1)
     FAIL ("write %" PRIu64 "+%" PRIu64 ": %m", offset, count);
   ledger_end (l, offset / 512, count / 512, fua);
+}
+
+static void
+do_write (struct worker *w, uint64_t offset, uint64_t count)
+{
+  write_once (w, offset, count, rng_below (&w->rng, 16) == 0);
+  /* In place, where the mapping may be in the file, and not durable. */
+  if (w->t->eager && rng_below (&w->rng, 4) == 0)
+    write_once (w, offset, count, true);
 }
 
 static void
@@ -527,6 +535,11 @@ random_options (struct trial *t, struct rng *rng)
   if (rng_below (rng, 3) == 0)
     t->options.checkpoint_interval_ms = 1 + rng_below (rng, 20);
   t->eager = t->shared || rng_below (rng, 4) == 0;
+  /* (Behind NBD, slices are written ahead after a flush.) */
+  if (reach_server () && rng_below (rng, 2)) {
+    t->eager = true;
+    t->options.checkpoint_interval_ms = rng_below (rng, 2) ? 5 : 5000;
+  }
   t->threads = t->eager || rng_below (rng, 2) ? 1 : 2 + rng_below (rng, 3);
   t->ops = (30 + rng_below (rng, 150)) / t->threads;
   t->lives = t->threads > 1 && rng_below (rng, 3) != 0;

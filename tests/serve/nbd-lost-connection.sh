@@ -99,6 +99,46 @@ stop_nbdkit
 grep 'there was no other within 3 seconds' "$tmp/main.log"
 kill9_nbdkit far
 
+# A write after a flush writes its pointer at once (core/request/checkpoint.c).  If there is
+# no server then, nothing is lost: when it is back, the client may write again.
+make_image "$tmp/far" 16M
+truncate -s 32M "$tmp/far"
+cat > "$tmp/patient.py" <<'END'
+import errno, os, sys, time
+tmp = os.environ["tmp"]
+def turn(name):
+    open(tmp + "/" + name, "w").close()
+    while not os.path.exists(tmp + "/go-" + name):
+        time.sleep(0.01)
+h.pwrite(b"a" * 65536, 1 << 20)
+h.flush()
+turn("settled")
+try:
+    h.pwrite(b"b" * 65536, 5 << 20)
+    sys.exit("written to nowhere")
+except nbd.Error as e:
+    assert e.errnum == errno.EIO, e
+turn("away")
+h.pwrite(b"c" * 65536, 5 << 20)
+h.flush()
+assert h.pread(65536, 5 << 20) == b"c" * 65536
+END
+start_far
+start_nbdkit "$far_uri" lock=false reconnect=1 checkpoint-interval=3600
+client_uri="$uri"
+"$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/patient.py"'").read())' &
+client=$!
+await -p $client test -e "$tmp/settled"
+kill9_nbdkit far
+touch "$tmp/go-settled"
+await -p $client test -e "$tmp/away"
+start_far
+touch "$tmp/go-away"
+wait $client
+stop_nbdkit
+check_clean "$tmp/far"
+kill9_nbdkit far
+
 # None is there, or one that never says anything.
 rm -f "$sockdir/silent.sock"
 refused 'cannot connect: .*(refused|No such file)' "nbd+unix:///?socket=$sockdir/silent.sock"

@@ -4,7 +4,7 @@
 # Images behind NBD, and how many round trips a client waits for: to open a layer, to read
 # what no slice in memory describes through many layers, to read what lies in many places,
 # to read in order, where tables are there before they are needed, and to write where there
-# is no table yet.
+# is no table yet, or nothing, with a flush after each write.
 
 . "${srcdir:-$(dirname "$0")/..}/lib/functions.sh"
 requires_tools
@@ -149,4 +149,26 @@ for table in range(1, 17):
 PY
 }
 best_of new_tables
+check_clean "$tmp/empty"
+
+# A flush waits for the data, but no longer for the entry that points to it.
+flush_after_each ()
+{
+  rm -f "$tmp/empty"
+  qemu-img create -q -f qcow2 "$tmp/empty" 64M
+  truncate -s 64M "$tmp/empty"
+  serve empty &&
+    (cat "$tmp/trips.py"; cat <<'PY') | nbdsh_run -c -
+h.pwrite(b"a" * 4096, 0)
+h.flush()
+trips(1000, "to connect, and write for the first time")
+for at in range(1, 17):
+    h.pwrite(b"b" * 4096, at << 20)
+    h.flush()
+trips(2 * 16 + 4, "16 writes to new clusters, a flush after each")
+for at in range(1, 17):
+    assert h.pread(65536, at << 20) == b"b" * 4096 + bytes(61440)
+PY
+}
+best_of flush_after_each
 check_clean "$tmp/empty"
