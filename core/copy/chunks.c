@@ -22,6 +22,7 @@
 #include "util/bytes.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/memory.h"
 #include "util/processors.h"
 #include "util/report.h"
 #include "util/unwanted.h"
@@ -95,7 +96,7 @@ static void *
 do_chunks (void *opaque)
 {
   struct run *r = opaque;
-  CLEANUP_FREE void *scratch = malloc (r->job->scratch);
+  CLEANUP_FREE void *scratch = memory_get (r->job->scratch);
   const unsigned thread = take_number (r);
   uint64_t start, end, copied;
   int err;
@@ -104,8 +105,6 @@ do_chunks (void *opaque)
   unwanted_if (&r->ends);
   if (scratch == NULL) {
     LOCK_FOR_BLOCK (&r->lock);
-    if (r->error == 0)
-      report_error ("malloc: %m");
     note_error (r, ENOMEM);
   }
   while (take_chunk (r, thread, &start, &end)) {

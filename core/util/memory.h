@@ -13,7 +13,7 @@
 /* N elements of SIZE bytes, all zeros. */
 extern void *memory_new (size_t n, size_t size)
   __attribute__ ((malloc, alloc_size (1, 2)));
-/* Uninitialized. */
+/* Uninitialized.  Large blocks, for transfers, begin with a page. */
 extern void *memory_get (size_t bytes) __attribute__ ((malloc, alloc_size (1)));
 /* ARRAY with N elements of SIZE bytes.  NULL: it is as before. */
 extern void *memory_resize (void *array, size_t n, size_t size)
