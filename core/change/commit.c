@@ -689,7 +689,7 @@ commit_range (struct commit *c, uint64_t start, uint64_t end, uint64_t *copied, 
   bool ignored;
 
   if (c->buf == NULL)
-    c->buf = memory_get (copy_scratch (&copy));
+    c->buf = memory_pages (copy_scratch (&copy));
   return c->buf == NULL ? -1
     : copy_range (&copy, c->buf, &start, end, UINT64_MAX, copied, reads ? reads : &ignored);
 }

@@ -367,7 +367,7 @@ open_record (struct follow *f)
 
   f->live = dirtyset_new (pieces, f->granularity_bits);
   f->round = dirtyset_new (pieces, f->granularity_bits);
-  f->buf = memory_get (copy_scratch (&f->copy));
+  f->buf = memory_pages (copy_scratch (&f->copy));
   if (f->live == NULL || f->round == NULL)
     report_error ("%s: no memory for the record of changes: %m", f->path);
   f->recording = f->live && f->round && f->buf && disk_record (f->disk, f->live) == 0;

@@ -96,7 +96,7 @@ static void *
 do_chunks (void *opaque)
 {
   struct run *r = opaque;
-  CLEANUP_FREE void *scratch = memory_get (r->job->scratch);
+  CLEANUP_FREE void *scratch = memory_pages (r->job->scratch);
   const unsigned thread = take_number (r);
   uint64_t start, end, copied;
   int err;

@@ -7,18 +7,13 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "util/bytes.h"
 #include "util/memory.h"
 #include "util/report.h"
-
-/* malloc places blocks as large as this 16 bytes behind the beginning of a page.  To
- * copy from the page cache to there takes some processors four times as long (AMD Zen 3:
- * to any of the first 31 bytes). */
-#define LARGE (size_t) (64u << 10)
-#define PAGE (size_t) 4096u
 
 static void *
 checked (void *p, size_t n, size_t size)
@@ -37,10 +32,22 @@ memory_new (size_t n, size_t size)
 void *
 memory_get (size_t bytes)
 {
-  const bool large = bytes >= LARGE && bytes <= SIZE_MAX - PAGE;
+  return checked (malloc (bytes), 1, bytes);
+}
 
-  return checked (large ? aligned_alloc (PAGE, round_up (bytes, PAGE)) : malloc (bytes), 1,
-                  bytes);
+/* malloc places large blocks 16 bytes behind the beginning of a page.  To copy from the
+ * page cache to there takes some processors four times as long (AMD Zen 3: to any of the
+ * first 31 bytes). */
+void *
+memory_pages (size_t bytes)
+{
+  const size_t page = 4096;
+
+  if (bytes > SIZE_MAX - page) {
+    errno = ENOMEM;
+    return checked (NULL, 1, bytes);
+  }
+  return checked (aligned_alloc (page, round_up (bytes, page)), 1, bytes);
 }
 
 void *

@@ -13,8 +13,11 @@
 /* N elements of SIZE bytes, all zeros. */
 extern void *memory_new (size_t n, size_t size)
   __attribute__ ((malloc, alloc_size (1, 2)));
-/* Uninitialized.  Large blocks, for transfers, begin with a page. */
+/* Uninitialized. */
 extern void *memory_get (size_t bytes) __attribute__ ((malloc, alloc_size (1)));
+/* The same, from the beginning of a page on: for long copies, not for each request,
+ * because what such blocks leave behind fragments the heap. */
+extern void *memory_pages (size_t bytes) __attribute__ ((malloc, alloc_size (1)));
 /* ARRAY with N elements of SIZE bytes.  NULL: it is as before. */
 extern void *memory_resize (void *array, size_t n, size_t size)
   __attribute__ ((warn_unused_result, alloc_size (2, 3)));
