@@ -19,14 +19,16 @@ start_far ()
   far_uri="$uri"
 }
 
-# A client that tells what to do by making files.
-cat > "$tmp/client.py" <<'END'
+# Clients that tell what to do by making files.
+cat > "$tmp/turn.py" <<'END'
 import errno, os, sys, time
 tmp = os.environ["tmp"]
 def turn(name):
     open(tmp + "/" + name, "w").close()
     while not os.path.exists(tmp + "/go-" + name):
         time.sleep(0.01)
+END
+cat > "$tmp/client.py" <<'END'
 h.pwrite(b"a" * 65536, 1 << 20)
 h.flush()
 turn("flushed")
@@ -44,11 +46,17 @@ for what in (h.flush, h.flush, lambda: h.pwrite(b"d" * 512, 3 << 20)):
 assert h.pread(4, 1 << 20) == b"bbbb"
 END
 
+start_client ()
+{
+  cat "$tmp/turn.py" "$tmp/$1.py" > "$tmp/client"
+  "$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/client"'").read())' &
+  client=$!
+}
+
 start_far
 start_nbdkit "$far_uri" lock=false checkpoint-interval=0
 client_uri="$uri"
-"$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/client.py"'").read())' &
-client=$!
+start_client client
 await -p $client test -e "$tmp/flushed"
 kill9_nbdkit far
 touch "$tmp/go-flushed"
@@ -104,12 +112,6 @@ kill9_nbdkit far
 make_image "$tmp/far" 16M
 truncate -s 32M "$tmp/far"
 cat > "$tmp/patient.py" <<'END'
-import errno, os, sys, time
-tmp = os.environ["tmp"]
-def turn(name):
-    open(tmp + "/" + name, "w").close()
-    while not os.path.exists(tmp + "/go-" + name):
-        time.sleep(0.01)
 h.pwrite(b"a" * 65536, 1 << 20)
 h.flush()
 turn("settled")
@@ -126,8 +128,7 @@ END
 start_far
 start_nbdkit "$far_uri" lock=false reconnect=1 checkpoint-interval=3600
 client_uri="$uri"
-"$python" -m nbd -u "$client_uri" -c 'exec(open("'"$tmp/patient.py"'").read())' &
-client=$!
+start_client patient
 await -p $client test -e "$tmp/settled"
 kill9_nbdkit far
 touch "$tmp/go-settled"
