@@ -37,6 +37,8 @@ core_sources = \
 	%reldir%/util/utf8.h \
 	%reldir%/util/zeros.c \
 	%reldir%/util/zeros.h \
+	%reldir%/storage/aliasing.c \
+	%reldir%/storage/aliasing.h \
 	%reldir%/storage/dirfile.c \
 	%reldir%/storage/dirfile.h \
 	%reldir%/storage/dropcache.c \

@@ -30,8 +30,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "storage/aliasing.h"
 #include "storage/hostfile-impl.h"
 #include "storage/wholesectors.h"
+
+/* The same as pread. */
+static ssize_t
+read_some (int fd, void *buf, size_t count, uint64_t offset)
+{
+  return aliasing_slow (buf, count, offset) ? aliasing_read (fd, buf, count, offset)
+    : pread (fd, buf, count, offset);
+}
 
 int
 hostfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
@@ -40,7 +49,7 @@ hostfile_read (struct storage *s, void *buf, uint64_t count, uint64_t offset)
   uint64_t done = 0;
 
   while (done < count) {
-    ssize_t n = pread (f->fd, (char *) buf + done, count - done, offset + done);
+    ssize_t n = read_some (f->fd, (char *) buf + done, count - done, offset + done);
 
     if (n == -1 && errno == EINTR)
       continue;

@@ -35,9 +35,9 @@ memory_get (size_t bytes)
   return checked (malloc (bytes), 1, bytes);
 }
 
-/* malloc places large blocks 16 bytes behind the beginning of a page.  To copy from the
- * page cache to there takes some processors four times as long (AMD Zen 3: to any of the
- * first 31 bytes). */
+/* malloc places large blocks 16 bytes behind the beginning of a page.  To read to there,
+ * and to write from there, takes one more copy (aliasing.c and wholesectors.c in
+ * storage/). */
 void *
 memory_pages (size_t bytes)
 {

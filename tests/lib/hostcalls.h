@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * A host that can be told to do less than it is asked to do, or to fail: for tests of
- * hostfile.c.
+ * hostfile.c and its parts.
  *
- * The functions below replace the system calls that hostfile.c makes, so a program can
- * include this in only one source file.
+ * The functions below replace the system calls that these make, so a program can include
+ * this in only one source file.
  */
 
 #ifndef TEST_HOSTCALLS_H
@@ -34,7 +34,7 @@ static struct {
   int range_errno;              /* waiting sync_file_range fails with this */
   int punch_errno;              /* all kinds of fallocate fail with this */
   int zero_range_errno, allocate_errno;
-  atomic_uint writes, dsyncs, syncs, punches;
+  atomic_uint reads_aliasing, writes, dsyncs, syncs, punches;
   atomic_uint forgets;          /* the whole file was dropped from the page cache */
 } host;
 
@@ -63,6 +63,26 @@ pread (int fd, void *buf, size_t count, off_t offset)
     return -1;
   }
   return REAL (pread, pread64) (fd, buf, n, offset);
+}
+
+ssize_t
+preadv (int fd, const struct iovec *iov, int niov, off_t offset)
+{
+  struct iovec part[2];
+  size_t n;
+
+  CHECK (niov == 2);
+  memcpy (part, iov, sizeof part);
+  host.reads_aliasing++;
+  n = some (iov[0].iov_len + iov[1].iov_len);
+  if (host.read_errno || n == 0) {
+    errno = host.read_errno ? host.read_errno : EINTR;
+    return -1;
+  }
+  if (n < part[0].iov_len)
+    part[0].iov_len = n;
+  part[1].iov_len = n - part[0].iov_len;
+  return REAL (preadv, preadv64) (fd, part, 2, offset);
 }
 
 /* Emulators may not have the call; and no test here cuts the power. */
