@@ -36,7 +36,9 @@ class Config:
     def __init__(self, args):
         self.top = args.top
         self.nbdkit = os.environ.get("NBDKIT", "nbdkit")
-        self.plugin, self.core, self.drivers = args.plugin, args.core, args.drivers
+        self.plugin, self.drivers = args.plugin, args.drivers
+        # It is started elsewhere.
+        self.core = args.core and os.path.abspath(args.core)
         self.quick = args.quick
         self.rounds = args.rounds or (2 if args.quick else 5)
         self.seconds = args.seconds or (0.3 if args.quick else 1)

@@ -18,8 +18,8 @@ comparison ()
 {
   rm -rf "$out"
   "$srcdir/../lab/comparison" --plugin "$PLUGIN" \
-    --core "$abs_top_builddir/tests/bench/comparison" --out "$out" --systems here \
-    --no-libraries --quick --size 16M --seconds 0.05 "$@"
+    --core "$(realpath --relative-to=. "$abs_top_builddir/tests/bench/comparison")" \
+    --out "$out" --systems here --no-libraries --quick --size 16M --seconds 0.05 "$@"
 }
 
 comparison --help | grep -e --rounds > /dev/null || fail "no help"
