@@ -47,7 +47,7 @@ not_run 'lab/grow-device' "$reason"
 not_run 'lab/pictures --out /tmp/pictures' "see project/pictures-smoke.sh"
 not_run 'lab/pictures --out /tmp/pictures --cold --quick slices' "see project/pictures-smoke.sh"
 not_run 'lab/comparison' "takes half an hour; see project/comparison-smoke.sh"
-not_run 'lab/comparison --rounds 3 --seconds 0.5 --size 512M' "takes a quarter of an hour"
+not_run 'lab/comparison --rounds 3 --seconds 1 --size 512M' "takes 23 minutes"
 not_run 'lab/processors' "see project/processors-smoke.sh"
 not_run 'lab/cost --threads 1' "see project/cost-smoke.sh"
 for command in '1-3 --rounds 1' "2 --rows 'rewrite 4K, . x' --rounds 3" \
