@@ -2,11 +2,10 @@
  *
  * How are bytes read to memory that the processor copies to slowly?
  *
- * Processors of AMD with Zen 3 and Zen 4 copy by "rep movsb", which Linux uses for reads
- * from its page cache, at a fifth of the speed if the destination begins 1 to 31 bytes
- * behind the source, modulo pages (4K aliasing).  malloc places large blocks 16 bytes
- * behind the beginning of a page, and nbdkit passes on such blocks, so all large reads
- * would be slow.
+ * On processors of AMD (seen with Zen 3), Linux copies from its page cache at a fifth of
+ * the speed if the destination begins 1 to 31 bytes behind the source, modulo pages (4K
+ * aliasing).  malloc places large blocks 16 bytes behind the beginning of a page, and
+ * nbdkit passes on such blocks, so all large reads would be slow.
  *
  * So the bytes are read to a place that is farther behind, and then moved, which is fast
  * because they are still in the processor's cache.  The last ones, which have no space
@@ -23,7 +22,8 @@
 #include "util/bytes.h"
 #include "storage/aliasing.h"
 
-/* Not only of those generations: for others, to move the bytes costs little. */
+/* Of any generation: where it is not slow, to move the bytes adds a quarter to the time
+ * of a read that the page cache answers. */
 bool
 aliasing_processor (void)
 {

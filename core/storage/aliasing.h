@@ -11,8 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Bytes by which slow memory is behind the bytes of the file: less than this.  (The
- * remainder modulo pages.) */
+/* Slow memory begins 1 to ALIASING_DISTANCE - 1 bytes behind the bytes of the file,
+ * modulo pages. */
 #define ALIASING_DISTANCE 32u
 
 /* How slow reads of fewer bytes are does not matter. */
@@ -35,8 +35,8 @@ aliasing_slow (const void *buf, size_t count, uint64_t offset)
     count >= ALIASING_COUNT && aliasing_processor ();
 }
 
-/* The same as pread.  Requires what aliasing_slow looks at, but works with every
- * processor. */
+/* The same as pread, on every processor.  COUNT is at least ALIASING_DISTANCE, and the
+ * distance is 1 to ALIASING_DISTANCE - 1. */
 extern ssize_t aliasing_read (int fd, void *buf, size_t count, uint64_t offset);
 
 #endif /* QCOW2_ALIASING_H */
