@@ -43,6 +43,8 @@ core_sources = \
 	%reldir%/storage/dirfile.h \
 	%reldir%/storage/dropcache.c \
 	%reldir%/storage/dropcache.h \
+	%reldir%/storage/folios.c \
+	%reldir%/storage/folios.h \
 	%reldir%/storage/hostfile-impl.h \
 	%reldir%/storage/hostfile.c \
 	%reldir%/storage/hostfile.h \

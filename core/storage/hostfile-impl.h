@@ -12,6 +12,7 @@
 
 #include "util/cleanup.h"
 #include "storage/dropcache.h"
+#include "storage/folios.h"
 #include "storage/storage-impl.h"
 
 struct hostfile {
@@ -22,6 +23,9 @@ struct hostfile {
   struct dropcache *dropcache;  /* cache=none; else NULL */
   dev_t dev;                    /* of the device itself for block devices */
   ino_t ino;                    /* 0 for block devices */
+
+  /* Set before the file is writable, and then fixed.  May be NULL. */
+  struct folios *folios;
 
   atomic_bool no_dsync;         /* the host does not support RWF_DSYNC */
   atomic_bool differs;          /* a sync has failed: see hostfile_forget_cache */

@@ -190,10 +190,12 @@ hostfile_write (struct storage *s, const struct iovec *iov, int niov,
 {
   struct hostfile *f = hostfile_of (s);
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
-  const int r = how == STORAGE_DURABLE ? write_durably_from (f, &c)
-    : write_from (f, &c, how != STORAGE_UNSEEN, 0);
-  int err;
+  int r, err;
 
+  if (f->folios && count <= FOLIOS_SMALL)
+    folios_before_write (f->folios, offset);
+  r = how == STORAGE_DURABLE ? write_durably_from (f, &c)
+    : write_from (f, &c, how != STORAGE_UNSEEN, 0);
   if (r == 0 && f->dropcache) {
     err = dropcache_write (f->dropcache, offset, count);
     if (err)

@@ -145,6 +145,7 @@ close_file (struct storage *s)
     close (f->fd);              /* also releases the locks */
   }
   dropcache_free (f->dropcache);
+  folios_free (f->folios);
   pthread_mutex_destroy (&f->role_lock);
   free (f);
 }
@@ -167,6 +168,14 @@ lock_file (struct storage *s, enum storage_lock role)
     return -1;
   f->role = role;
   return 0;
+}
+
+/* Before the first write. */
+static void
+prepare_writes (struct hostfile *f)
+{
+  if (f->s.regular && f->dropcache == NULL && f->folios == NULL)
+    f->folios = folios_new (f->fd, f->s.size);
 }
 
 /* Is it still the same file, by this descriptor? */
@@ -208,6 +217,8 @@ become_writable (struct storage *s)
       report_error ("%s: cannot open for writing: %m", s->path);
       hostlock_change (f->fd, s->path, STORAGE_UNLOCKED, f->role);
     }
+    else
+      prepare_writes (f);
     s->writable = r == 0;
   }
   KEEP_ERRNO_FOR_BLOCK;
@@ -301,6 +312,8 @@ hostfile_open (const char *path, const struct storage_options *opts,
     goto fail;
   if (start_dropping (f, opts) == -1)
     goto fail;
+  if (writable)
+    prepare_writes (f);
   *result = &f->s;
   return 0;
 
@@ -324,6 +337,7 @@ hostfile_adopt (const char *path, int fd, const struct storage_options *opts,
     storage_close (&f->s);
     return -1;
   }
+  prepare_writes (f);
   *result = &f->s;
   return 0;
 }

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * folios.c: the first small writes to each part of a file, and few later ones, ask the
+ * host to split the folio, if the file is on ext4 of a new kernel, and cached.  Larger
+ * writes do not, nor do those with cache=none.  A host that refuses is asked no more.
+ *
+ * The host's part is played here.  (hostfile-folios-split has the real one.)
+ */
+
+#include <config.h>
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <linux/magic.h>
+
+#include "storage/folios.h"
+#include "storage/hostfile.h"
+#include "lib/hostcalls.h"
+
+enum { PAGE = 4096, PART = 512 << 10, PARTS = 16, SIZE = PARTS * PART };
+
+enum call { NONE, MMAP, MINCORE, POPULATE, COLD };
+
+/* What the host is. */
+static long fs_type;
+static const char *release;
+static bool cached;
+static enum call fails;
+
+/* What it was asked for. */
+static unsigned mappings;       /* that there are */
+static unsigned tries, asked;   /* mappings that there were, and splits */
+static off_t at;                /* where the last one was */
+static enum call last;
+static char *mapping;
+
+int
+fstatfs (int fd, struct statfs *fs)
+{
+  CHECK (fd >= 0);
+  memset (fs, 0, sizeof *fs);
+  fs->f_type = fs_type;
+  return 0;
+}
+
+int
+uname (struct utsname *host_name)
+{
+  memset (host_name, 0, sizeof *host_name);
+  strcpy (host_name->release, release);
+  return 0;
+}
+
+static int
+played (enum call call, enum call before, int err)
+{
+  CHECK (last == before);
+  last = call;
+  if (fails != call)
+    return 0;
+  errno = err;
+  return -1;
+}
+
+static bool
+is_mapping (const void *p, size_t size)
+{
+  return mapping != NULL && p == mapping && size == (size_t) sysconf (_SC_PAGESIZE);
+}
+
+void *
+mmap (void *p, size_t size, int protection, int flags, int fd, off_t offset)
+{
+  if (fd < 0)
+    return REAL (mmap, mmap64) (p, size, protection, flags, fd, offset);
+  CHECK (size == (size_t) sysconf (_SC_PAGESIZE) && offset % size == 0);
+  CHECK (protection == PROT_READ && flags == MAP_SHARED && mappings == 0);
+  tries++;
+  at = offset;
+  if (played (MMAP, NONE, ENOMEM) == -1) {
+    last = NONE;
+    return MAP_FAILED;
+  }
+  mapping = REAL (mmap, mmap64) (NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK (mapping != MAP_FAILED);
+  mappings++;
+  return mapping;
+}
+
+int
+munmap (void *p, size_t size)
+{
+  if (is_mapping (p, size)) {
+    mapping = NULL;
+    mappings--;
+    last = NONE;
+  }
+  return REAL (munmap, munmap) (p, size);
+}
+
+int
+mincore (void *p, size_t size, unsigned char *answer)
+{
+  CHECK (is_mapping (p, size));
+  *answer = 2 | cached;         /* only the lowest bit means something */
+  return played (MINCORE, MMAP, EPERM);
+}
+
+int
+madvise (void *p, size_t size, int advice)
+{
+  static bool random_reads;
+
+  if (!is_mapping (p, size))
+    return REAL (madvise, madvise) (p, size, advice);
+  CHECK (advice == MADV_RANDOM || advice == 22 /* MADV_POPULATE_READ */ ||
+         advice == MADV_COLD);
+  if (advice == MADV_RANDOM) {
+    random_reads = true;
+    return 0;
+  }
+  if (advice == MADV_COLD) {
+    asked++;
+    return played (COLD, POPULATE, EINVAL);
+  }
+  CHECK (random_reads);
+  random_reads = false;
+  return played (POPULATE, MINCORE, EFAULT);
+}
+
+static char bytes[SIZE];
+
+static void
+calm (void)
+{
+  fs_type = EXT4_SUPER_MAGIC;
+  release = "6.16.0-rc1";
+  cached = true;
+  fails = NONE;
+  tries = asked = 0;
+}
+
+/* A file of SIZE. */
+static struct storage *
+full_file (const struct storage_options *opts)
+{
+  struct storage *f = fresh (opts);
+
+  CHECK (storage_write (f, bytes, SIZE, 0) == 0);
+  CHECK (tries == 0);
+  return f;
+}
+
+static void
+change (struct storage *f, uint64_t count, uint64_t offset)
+{
+  memset (bytes + offset, bytes[offset] + 1, count);
+  CHECK (storage_write (f, bytes + offset, count, offset) == 0);
+  CHECK (mappings == 0);
+}
+
+static void
+end (struct storage *f)
+{
+  static char now[SIZE];
+
+  CHECK (storage_read (f, now, SIZE, 0) == 0);
+  CHECK (memcmp (now, bytes, SIZE) == 0);
+  storage_close (f);
+  calm ();
+}
+
+/* Two small writes to each part ask. */
+static void
+check_asks (struct storage *f)
+{
+  const off_t page = sysconf (_SC_PAGESIZE);
+
+  for (unsigned part = 0; part < PARTS; part++) {
+    const off_t offset = part * PART + part * PAGE;
+
+    change (f, FOLIOS_SMALL, offset);
+    CHECK (asked == 2 * part + 1 && at == offset / page * page);
+    change (f, 512, offset + 1);
+    CHECK (asked == 2 * part + 2 && at == offset / page * page);
+    change (f, PAGE, offset);
+    CHECK (asked == 2 * part + 2);
+  }
+}
+
+static void
+test_later_ones (void)
+{
+  struct storage *f = full_file (&rw);
+  enum { WRITES = 12800 };
+
+  for (unsigned i = 0; i < WRITES; i++)
+    change (f, 512, 512 * (i % 1000));
+  CHECK (asked > WRITES / 128 && asked < WRITES / 32);
+  end (f);
+}
+
+static void
+small_writes (struct storage *f, uint64_t count)
+{
+  for (unsigned i = 0; i < 1000; i++)
+    change (f, count, 512 * (i % 100) + i % PARTS * PART);
+}
+
+/* This host is not asked. */
+static void
+test_never (const struct storage_options *opts, uint64_t count)
+{
+  struct storage *f = full_file (opts);
+
+  small_writes (f, count);
+  CHECK (tries == 0);
+  end (f);
+}
+
+/* CALL fails once, and there are no more. */
+static void
+test_refused (enum call call)
+{
+  struct storage *f = full_file (&rw);
+
+  fails = call;
+  small_writes (f, PAGE);
+  CHECK (tries == 1);
+  fails = NONE;
+  small_writes (f, PAGE);
+  CHECK (tries == 1);
+  end (f);
+}
+
+static void
+test_not_now (void)
+{
+  struct storage *f = full_file (&rw);
+
+  cached = false;
+  small_writes (f, PAGE);
+  CHECK (tries >= 2 * PARTS && asked == 0);
+  cached = true;
+  fails = POPULATE;
+  small_writes (f, PAGE);
+  CHECK (asked == 0);
+  fails = NONE;
+  for (int i = 0; i < 3; i++)
+    small_writes (f, PAGE);
+  CHECK (asked >= 2 * PARTS);
+  end (f);
+}
+
+/* Files that become writable later, and those that are handed over. */
+static void
+test_other_files (void)
+{
+  static const struct storage_options ro;
+  struct storage *f = full_file (&rw);
+
+  storage_close (f);
+  CHECK (storage_open (path, &ro, &f) == 0);
+  CHECK (storage_become_writable (f) == 0);
+  check_asks (f);
+  end (f);
+
+  CHECK (hostfile_adopt (path, open (path, O_RDWR | O_CLOEXEC), &rw, &f) == 0);
+  check_asks (f);
+  end (f);
+}
+
+static void
+test_errno (void)
+{
+  struct folios *folios;
+  const int fd = open ("/dev/null", O_RDWR | O_CLOEXEC);
+
+  CHECK (fd >= 0);
+  for (fails = NONE; fails <= COLD; fails++) {
+    folios = folios_new (fd, UINT64_MAX);
+    CHECK (folios != NULL);
+    errno = ENOSPC;
+    folios_before_write (folios, INT64_MAX);
+    CHECK (errno == ENOSPC && mappings == 0);
+    folios_free (folios);
+  }
+  close (fd);
+  calm ();
+}
+
+int
+main (void)
+{
+  static const struct storage_options none =
+    { .try_writable = true, .cache = STORAGE_CACHE_NONE };
+  struct storage *f;
+
+  host_begin (seed_from_env ());
+  calm ();
+  f = full_file (&rw);
+  check_asks (f);
+  end (f);
+  test_later_ones ();
+  test_other_files ();
+  test_not_now ();
+  test_refused (MMAP);
+  test_refused (MINCORE);
+  test_refused (COLD);
+  test_errno ();
+
+  test_never (&rw, FOLIOS_SMALL + 512);
+  test_never (&none, PAGE);
+  fs_type = XFS_SUPER_MAGIC;
+  test_never (&rw, PAGE);
+  release = "6.15.11-amd64";
+  test_never (&rw, PAGE);
+  release = "5.20.0";
+  test_never (&rw, PAGE);
+  release = "new";
+  test_never (&rw, PAGE);
+  release = "7.0";
+  f = full_file (&rw);
+  check_asks (f);
+  end (f);
+  host_end ();
+  return 0;
+}
