@@ -75,19 +75,23 @@ def rewrites(config):
     size = config.size
     rows = []
     for jobs, depth in [(1, 16)] if config.quick else grid(config):
-        rows.append(Row(
-            "random rewrite 4K, %d x depth %d" % (jobs, depth), "IOPS",
-            load(disk, iops("randwrite", 4096, depth, size, jobs=jobs,
-                            seconds=config.seconds)),
-            goals=goals(0.97, 1)))
+        for folios in ("",) if depth == 1 or config.quick else ("", ", small folios"):
+            rows.append(Row(
+                "random rewrite 4K, %d x depth %d%s" % (jobs, depth, folios), "IOPS",
+                load(disk, iops("randwrite", 4096, depth, size, jobs=jobs,
+                                seconds=config.seconds),
+                     rewrites=True, small=folios != ""),
+                goals=goals(0.97, 1)))
     if not config.quick:
         rows.append(Row(
             "sequential rewrite 1M, depth 4", "MiB/s",
-            load(disk, bandwidth("write", MiB, 4, size, seconds=config.seconds)),
+            load(disk, bandwidth("write", MiB, 4, size, seconds=config.seconds),
+                 rewrites=True),
             goals=goals(0.97, 1)))
     rows.append(Row(
         "random rewrite 4K, flush after each", "IOPS",
-        load(disk, iops("randwrite", 4096, 1, size, seconds=config.seconds, fsync=1)),
+        load(disk, iops("randwrite", 4096, 1, size, seconds=config.seconds, fsync=1),
+             rewrites=True),
         goals=goals(0.95, 2)))
     for row in rows:
         row.often = often(config)
@@ -474,7 +478,7 @@ def encrypted(config):
         rows.append(Row(
             "LUKS, rewrite 1M sequential, depth 4", "MiB/s",
             load(disk, bandwidth("write", MiB, 4, size, seconds=config.seconds),
-                 settings),
+                 settings, rewrites=True),
             goals=goals(qemu=2)))
     config.need(rows, "luks")
 

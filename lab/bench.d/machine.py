@@ -41,6 +41,20 @@ def dirty():
     return memory("Dirty") + memory("Writeback")
 
 
+def read_ahead(path):
+    """KiB that the host reads ahead in files there, which is how large the parts are in
+    which it caches them; or None."""
+    dev = os.stat(path).st_dev
+    for queue in "queue", "../queue":
+        try:
+            with open("/sys/dev/block/%d:%d/%s/read_ahead_kb"
+                      % (os.major(dev), os.minor(dev), queue)) as f:
+                return int(f.read())
+        except OSError:
+            pass
+    return None
+
+
 def plugin_features(nbdkit, plugin):
     """What --dump-plugin says."""
     features = {}
@@ -69,6 +83,7 @@ def describe(config, features):
         "memory_mib": memory() >> 20,
         "kernel": platform.release(),
         "filesystem": output("findmnt", "-n", "-o", "FSTYPE", "-T", config.work),
+        "read_ahead_kib": read_ahead(config.work),
         "load_before": os.getloadavg()[0],
         "nbdkit": first_line(config.nbdkit, "--version"),
         "qemu": first_line("qemu-nbd", "--version"),
@@ -84,8 +99,9 @@ def describe(config, features):
 def lines(d):
     """For people."""
     yield "%s, %s" % (d["date"], d["command"])
-    yield "%s, %d CPUs, %d MiB, Linux %s, %s" % (
-        d["cpu"], d["cpus"], d["memory_mib"], d["kernel"], d["filesystem"])
+    yield "%s, %d CPUs, %d MiB, Linux %s, %s%s" % (
+        d["cpu"], d["cpus"], d["memory_mib"], d["kernel"], d["filesystem"],
+        d["read_ahead_kib"] and ", read-ahead %d KiB" % d["read_ahead_kib"] or "")
     yield "%s; %s; %s; %s" % (d["nbdkit"], d["qemu"], d["fio"], d["nbdcopy"])
     yield "plugin %s%s" % (d["plugin"], d["commit"] and " (%s)" % d["commit"])
     if d.get("aes_256_xts_mib_per_s_and_core"):

@@ -71,13 +71,16 @@ class Group:
 
 # --- taking samples
 
-def read_anew(path):
-    """So that all of it is in the page cache, and for all files in pieces of the same
-    size: these depend on how a file was written, and make a tenth of the speed of
-    large reads."""
+def read_anew(path, small=False):
+    """So that all of it is in the page cache, and for all files in folios of the same
+    size: in the largest that the kernel has, or of one page.  They depend on how a file
+    was written, and make a tenth of the speed of large reads, and more of small writes
+    (core/storage/folios.c)."""
     with open(path, "rb", buffering=0) as f:
         os.fsync(f.fileno())
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if small:
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         buffer = bytearray(1 << 20)
         while f.readinto(buffer):
             pass
@@ -113,22 +116,24 @@ def settle(config):
             f.write("3")
 
 
-def load(images, client, settings=None, warm=True, writes=None):
+def load(images, client, settings=None, warm=True, writes=None, rewrites=False,
+         small=False):
     """A server, a client that loads it, its memory at the end.
 
     images: by server, or a function of the server's kind that makes or returns one.
     settings: more options for servers.Server.
-    warm: read the image through before the first sample (unless cold).
+    warm: read the image through before the first sample (unless cold); rewrites: before
+    each, because a server may change how it is cached.  small: into small folios.
     writes: new parts of files (if not said: unless it is warm).
     """
     warmed = set()
 
     def sample(config, kind):
         image = images(kind) if callable(images) else images[kind]
-        if warm and not config.cold and image not in warmed:
+        if warm and not config.cold and (rewrites or image not in warmed):
             # All layers of a chain: see images.chain.
             for path in [image] + glob.glob(glob.escape(image) + ".[0-9]*"):
-                read_anew(path)
+                read_anew(path, small)
             warmed.add(image)
         settle(config)
         if (not warm if writes is None else writes) and not config.cold:

@@ -115,17 +115,17 @@ def probe(server, raw):
                 raise clients.ClientError("wrong bytes at offset %d" % offset)
 
 
-def served(client, warm=True, changes=False):
+def served(client, warm=True, changes=False, small=False):
     """A sample of a server; changes: the disk no longer has the bytes of its raw file, or
-    will not have them."""
+    will not have them; small: it is cached in small folios."""
     seen = set()
 
     def take(config, row, contestant):
         disk = row.disk(contestant)
         files = disk.files(contestant)
         for path in files if warm else ():
-            if path not in seen:
-                rows.read_anew(path)
+            if changes or path not in seen:
+                rows.read_anew(path, small)
                 seen.add(path)
         rows.settle(config)
         if not warm:
@@ -158,16 +158,17 @@ def nbd_groups(config):
                      size=d.small),
             iops("random read %s 4K, 1 x 16" % kind, "randread", 1, 16, d.text(kind), kind,
                  size=d.small)]
+    rewrites = [
+        iops("random rewrite 4K, %d x 16%s" % (jobs, ", small folios" if small else ""),
+             "randwrite", jobs, 16, d.full, WRITES, changes=True, small=small)
+        for small in (False, True) for jobs in (1, 4)]
     # Rewrites come last: what they leave behind in the pool, nobody compares.
     return [
         Group([iops("random read 4K, 1 x 1", "randread", 1, 1, d.full),
                iops("random read 4K, 1 x 16", "randread", 1, 16, d.full),
                iops("random read 4K, 4 x 16", "randread", 4, 16, d.full),
                in_order("read 1M in order, 1 x 4", MiB, d.full),
-               iops("random rewrite 4K, 1 x 16", "randwrite", 1, 16, d.full, WRITES,
-                    changes=True),
-               iops("random rewrite 4K, 4 x 16", "randwrite", 4, 16, d.full, WRITES,
-                    changes=True)], d.make_full),
+               *rewrites], d.make_full),
         # As many as there are clusters, no place twice.
         Group([Row("random write 4K, empty image, 1 x 16", "requests/s", served(
             clients.iops("randwrite", 4096, 16, d.size, ios=max(d.size // 65536, 1)),
@@ -210,7 +211,7 @@ def driven(work, block, depth, changes=False):
         disk = row.disk(contestant)
         files = disk.files(contestant)
         for path in files:
-            if path not in seen:
+            if changes or path not in seen:
                 rows.read_anew(path)
                 seen.add(path)
         if not changes and contestant.name not in seen:

@@ -85,7 +85,7 @@ for row in nbd["rows"]:
     for name, why in rivals.items():
         if why:
             assert row["missing"][name] == why, row
-assert len(nbd["rows"]) == 6, [r["name"] for r in nbd["rows"]]
+assert len(nbd["rows"]) == 7, [r["name"] for r in nbd["rows"]]
 assert "Not measured:\n" in text
 assert "qemu-nbd of trixie io_uring: no such mirror" in text
 
