@@ -192,7 +192,8 @@ hostfile_write (struct storage *s, const struct iovec *iov, int niov,
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
   int r, err;
 
-  if (f->folios && count <= FOLIOS_SMALL)
+  /* New clusters are rarely cached, and have one write each. */
+  if (f->folios && count <= FOLIOS_SMALL && how != STORAGE_UNSEEN)
     folios_before_write (f->folios, offset);
   r = how == STORAGE_DURABLE ? write_durably_from (f, &c)
     : write_from (f, &c, how != STORAGE_UNSEEN, 0);

@@ -2,7 +2,8 @@
  *
  * folios.c: the first small writes to each part of a file, and few later ones, ask the
  * host to split the folio, if the file is on ext4 of a new kernel, and cached.  Larger
- * writes do not, nor do those with cache=none.  A host that refuses is asked no more.
+ * writes do not, nor do those to new clusters, and those with cache=none.  A host that
+ * refuses is asked no more.
  *
  * The host's part is played here.  (hostfile-folios-split has the real one.)
  */
@@ -273,6 +274,21 @@ test_other_files (void)
 }
 
 static void
+test_unseen (void)
+{
+  struct storage *f = full_file (&rw);
+
+  for (unsigned i = 0; i < 1000; i++) {
+    const uint64_t offset = i % PARTS * PART;
+    const struct iovec iov = { bytes + offset, PAGE };
+
+    CHECK (storage_writev (f, &iov, 1, offset, STORAGE_UNSEEN) == 0);
+  }
+  CHECK (tries == 0);
+  end (f);
+}
+
+static void
 test_errno (void)
 {
   struct folios *folios;
@@ -310,6 +326,7 @@ main (void)
   test_refused (MINCORE);
   test_refused (COLD);
   test_errno ();
+  test_unseen ();
 
   test_never (&rw, FOLIOS_SMALL + 512);
   test_never (&none, PAGE);
