@@ -614,6 +614,7 @@ def far_chain(config, delay):
     size = max(config.size // 8, MiB)
     raw, top = config.path("chain.raw"), config.path("chain.qcow2")
     name, settings = delayed(delay)
+    settings["far_chain"] = True
     disk = pair(raw, top)
     rows = [
         Row("random read 4K, depth %d, %d layers, %s" % (DEPTH, depth, name), "IOPS",

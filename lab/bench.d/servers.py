@@ -14,7 +14,9 @@ nbdkit has its own defaults in both roles: 16 threads, as many connections as co
 Over a link (far_delay) the images are not read from files but from one more server, the
 far one: nbdkit file, with a delay for each request.  Then the limit is nbdkit's nbd
 plugin with the raw disk, so that each answer comes over the same two hops.  nbdkit gets
-DEPTH threads everywhere: one that waits for the far server does nothing else.
+DEPTH threads for each connection: one that waits for the far server does nothing else.
+But where each layer of a chain has a connection of its own, the far server gets FEW for
+each: more would wake each other up.
 """
 
 import atexit
@@ -44,8 +46,9 @@ LABELS[DRIVER] = "QEMU itself"
 # What a login shell has by default; it matters for long chains.
 OPEN_FILES = 1024
 
-# The most requests in flight on a connection when images come over a link.
-DEPTH = 64
+# The most requests in flight on a connection when images come over a link, and on each of
+# many.
+DEPTH, FEW = 64, 2
 
 _running = set()
 
@@ -104,9 +107,9 @@ def far_uri(config, name=""):
     return "nbd+unix:///%s?socket=%s" % (name, far_socket(config))
 
 
-def far_command(config, delay):
+def far_command(config, delay, threads):
     """The command line of the far server; delay: of each request, in ms."""
-    argv = [config.nbdkit, "-f", "-U", far_socket(config), "-t", str(DEPTH)]
+    argv = [config.nbdkit, "-f", "-U", far_socket(config), "-t", str(threads)]
     if delay > 0:
         argv += ["--filter=delay"]
     argv += ["file", "dir=" + config.images]
@@ -165,11 +168,12 @@ class Server:
 
     With wait=False it may not be ready yet: for those who measure how long that takes.
     far_delay: in ms, if the image comes from the far server; that one is ready first.
+    far_chain: each of the image's layers is a connection to it.
     name: of the socket, for those who start several.
     """
 
-    def __init__(self, config, kind, image, wait=True, far_delay=None, name="sock",
-                 **options):
+    def __init__(self, config, kind, image, wait=True, far_delay=None, far_chain=False,
+                 name="sock", **options):
         self.config = config
         self.kind = kind
         self.name = LABELS[kind]
@@ -181,7 +185,8 @@ class Server:
             self.argv = command(config, kind, image, self.sock, **options)
         else:
             self.argv = near_command(config, kind, image, self.sock)
-            self.far = _Far(config, far_delay)
+            self.far = _Far(config, far_delay,
+                            FEW if far_chain and kind != LIMIT else DEPTH)
             self.files = many_files
         self.wait = wait
 
@@ -260,11 +265,11 @@ class Server:
 class _Far(Server):
     """The server that other servers get their images from."""
 
-    def __init__(self, config, delay):
+    def __init__(self, config, delay, threads):
         self.config = config
         self.name = "far"
         self.sock = far_socket(config)
-        self.argv = far_command(config, delay)
+        self.argv = far_command(config, delay, threads)
         self.wait = True
         self.far = None
         self.files = many_files
