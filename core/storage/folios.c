@@ -14,10 +14,10 @@
  *
  * The kernel does that only as long as the folio is clean, so it has to come before the
  * first write.  It tells neither that a folio is large, nor that it has split one, and
- * to ask for it takes 5 to 10 us.  So the first two in so many small writes to each
- * region of a file ask: two, because while one asks, another thread would write.  Later
- * ones ask again: the folio may have been dirty, or dropped and read anew.  Under many
- * writes without a sync, folios that were dirty stay large.
+ * to ask for it takes 5 to 10 us.  So the first in so many small writes to each region of
+ * a file asks (and the second, if another thread may be about to ask for the same folio).
+ * Later ones ask again: the folio may have been dirty, or dropped and read anew.  Under
+ * many writes without a sync, folios that were dirty stay large.
  *
  * All of this is advice to the kernel; no bytes of the file depend on it.  The mapping is
  * never used, so that a file that shrinks, or a bad disk, raises no signal.
@@ -46,20 +46,21 @@
 #endif
 
 /* In bytes.  Of smaller folios, many in a region, most are left alone: they gain less. */
-#define REGION (UINT64_C (512) << 10)
+#define REGION (UINT64_C (1) << 20)
 
 /* How many regions have a count of their own: at least, because files grow, and at most.
  * For memory: only counts that are used take any. */
 #define MIN_COUNTS (UINT64_C (1) << 16)
 #define MAX_COUNTS (UINT64_C (1) << 21)
 
-/* Out of so many small writes to a region, so many ask. */
-enum { PERIOD = 128, ASK = 2 };
+/* Out of so many small writes to a region, one asks. */
+enum { PERIOD = 128 };
 
 struct folios {
   int fd;                       /* fixed; belongs to the caller */
   uint64_t page_size, ncounts;  /* fixed */
   atomic_bool refused;          /* this host does not do it: it is asked no more */
+  atomic_uint asking;           /* threads that ask now */
   /* Small writes to each region.  Some may be lost. */
   atomic_uchar counts[];
 };
@@ -104,7 +105,9 @@ shall_ask (struct folios *f, uint64_t offset)
   const unsigned char n = atomic_load_explicit (count, memory_order_relaxed);
 
   atomic_store_explicit (count, n + 1, memory_order_relaxed);
-  return n % PERIOD < ASK && !atomic_load_explicit (&f->refused, memory_order_relaxed);
+  return !atomic_load_explicit (&f->refused, memory_order_relaxed) &&
+    (n % PERIOD == 0 ||
+     (n % PERIOD == 1 && atomic_load_explicit (&f->asking, memory_order_relaxed) > 0));
 }
 
 /* P is mapped.  Returns whether the host can do it, now or later. */
@@ -131,10 +134,12 @@ folios_before_write (struct folios *f, uint64_t offset)
   if (!shall_ask (f, offset))
     return;
   KEEP_ERRNO_FOR_BLOCK;
+  f->asking++;
   p = mmap (NULL, f->page_size, PROT_READ, MAP_SHARED, f->fd,
             round_down (offset, f->page_size));
   if (p == MAP_FAILED || !ask (p, f->page_size))
     atomic_store_explicit (&f->refused, true, memory_order_relaxed);
   if (p != MAP_FAILED)
     munmap (p, f->page_size);
+  f->asking--;
 }

@@ -18,7 +18,7 @@
 #include "storage/storage.h"
 #include "lib/hostcalls.h"
 
-enum { PART = 512 << 10, PARTS = 32, SIZE = PARTS * PART };
+enum { PART = 1 << 20, PARTS = 32, SIZE = PARTS * PART };
 
 /* Aligned, so that one system call writes all of it. */
 static char bytes[SIZE] __attribute__ ((aligned (65536)));
