@@ -48,8 +48,8 @@
 /* In bytes.  Of smaller folios, many in a region, most are left alone: they gain less. */
 #define REGION (UINT64_C (1) << 20)
 
-/* How many regions have a count of their own: at least, because files grow, and at most.
- * For memory: only counts that are used take any. */
+/* How many regions have a count of their own, which is a byte: at least, because files
+ * grow, and at most. */
 #define MIN_COUNTS (UINT64_C (1) << 16)
 #define MAX_COUNTS (UINT64_C (1) << 21)
 

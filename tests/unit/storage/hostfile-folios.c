@@ -37,6 +37,9 @@ static off_t at;                /* where the last one was */
 static enum call last;
 static char *mapping;
 
+/* Called once, while a thread asks. */
+static void (*meanwhile) (void);
+
 int
 fstatfs (int fd, struct statfs *fs)
 {
@@ -78,6 +81,12 @@ mmap (void *p, size_t size, int protection, int flags, int fd, off_t offset)
     return REAL (mmap, mmap64) (p, size, protection, flags, fd, offset);
   CHECK (size == (size_t) sysconf (_SC_PAGESIZE) && offset % size == 0);
   CHECK (protection == PROT_READ && flags == MAP_SHARED && mappings == 0);
+  if (meanwhile) {
+    void (*f) (void) = meanwhile;
+
+    meanwhile = NULL;
+    f ();
+  }
   tries++;
   at = offset;
   if (played (MMAP, NONE, ENOMEM) == -1) {
@@ -188,6 +197,27 @@ check_asks (struct storage *f)
     change (f, PAGE, offset);
     CHECK (asked == part + 1);
   }
+}
+
+static struct storage *file;
+
+static void
+write_page (void)
+{
+  change (file, PAGE, PAGE);
+}
+
+/* Would the second write be done before the first one has asked, it would be too late. */
+static void
+test_second_one (void)
+{
+  file = full_file (&rw);
+  meanwhile = write_page;
+  change (file, PAGE, 0);
+  CHECK (asked == 2);
+  change (file, PAGE, 0);
+  CHECK (asked == 2);
+  end (file);
 }
 
 static void
@@ -318,6 +348,7 @@ main (void)
   f = full_file (&rw);
   check_asks (f);
   end (f);
+  test_second_one ();
   test_later_ones ();
   test_other_files ();
   test_not_now ();
