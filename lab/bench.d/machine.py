@@ -42,8 +42,8 @@ def dirty():
 
 
 def read_ahead(path):
-    """KiB that the host reads ahead in files there, which is how large the parts are in
-    which it caches them; or None."""
+    """KiB that the host reads ahead in files there, or None: it has a part in how large
+    their folios are."""
     dev = os.stat(path).st_dev
     for queue in "queue", "../queue":
         try:
