@@ -13,11 +13,12 @@
  * 0.1 ms; afterwards, large reads have 0.9 times the speed.
  *
  * The kernel does that only as long as the folio is clean, so it has to come before the
- * first write.  It tells neither that a folio is large, nor that it has split one, and
- * to ask for it takes 5 to 10 us.  So the first in so many small writes to each region of
- * a file asks (and the second, if another thread may be about to ask for the same folio).
- * Later ones ask again: the folio may have been dirty, or dropped and read anew.  Under
- * many writes without a sync, folios that were dirty stay large.
+ * first write.  It tells neither that a folio is large, nor that it has split one.  To
+ * ask for it takes 9 us, and 50 while other threads keep other processors busy, which are
+ * interrupted twice.  So the first small write to each region of a file asks (and the
+ * second, if another thread may be about to ask for the same folio).  After many more,
+ * the next one that comes in another period asks again, because the folio may have been
+ * dirty, or dropped and read anew.  One that is dirty each time stays large.
  *
  * All of this is advice to the kernel; no bytes of the file depend on it.  The mapping is
  * never used, so that a file that shrinks, or a bad disk, raises no signal.
@@ -34,6 +35,7 @@
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 #include <linux/magic.h>
 
@@ -48,21 +50,23 @@
 /* In bytes.  Of smaller folios, many in a region, most are left alone: they gain less. */
 #define REGION (UINT64_C (1) << 20)
 
-/* How many regions have a count of their own, which is a byte: at least, because files
- * grow, and at most. */
-#define MIN_COUNTS (UINT64_C (1) << 16)
-#define MAX_COUNTS (UINT64_C (1) << 21)
+/* How many regions have a mark of their own, of two bytes: at least, because files grow,
+ * and at most.  Others share them, and then only one of them may ask. */
+#define MIN_MARKS (UINT64_C (1) << 16)
+#define MAX_MARKS (UINT64_C (1) << 21)
 
-/* Out of so many small writes to a region, one asks. */
-enum { PERIOD = 128 };
+/* In seconds; and how many small writes to a region come before it asks again. */
+enum { PERIOD = 4, WRITES = 128 };
 
 struct folios {
   int fd;                       /* fixed; belongs to the caller */
-  uint64_t page_size, ncounts;  /* fixed */
+  uint64_t page_size, nmarks;   /* fixed */
   atomic_bool refused;          /* this host does not do it: it is asked no more */
-  atomic_uint asking;           /* threads that ask now */
-  /* Small writes to each region.  Some may be lost. */
-  atomic_uchar counts[];
+  atomic_uint asking;           /* threads that ask now, or are about to */
+  /* Of each region: 0 before its first small write; then 256 times the period in which
+   * one last had its turn to ask, plus the number of small writes since then, that one
+   * included, up to WRITES.  Some may be lost. */
+  atomic_ushort marks[];
 };
 
 /* Of ext4 (its older versions have the same number). */
@@ -81,13 +85,13 @@ large_folios (int fd)
 struct folios *
 folios_new (int fd, uint64_t size)
 {
-  const uint64_t n = max64 (MIN_COUNTS, min64 (MAX_COUNTS, size / REGION));
-  struct folios *const f = large_folios (fd) ? calloc (1, sizeof *f + n) : NULL;
+  const uint64_t n = max64 (MIN_MARKS, min64 (MAX_MARKS, size / REGION));
+  struct folios *const f = large_folios (fd) ? calloc (1, sizeof *f + n * 2) : NULL;
 
   if (f != NULL) {
     f->fd = fd;
     f->page_size = sysconf (_SC_PAGESIZE);
-    f->ncounts = n;
+    f->nmarks = n;
   }
   return f;
 }
@@ -98,16 +102,38 @@ folios_free (struct folios *f)
   free (f);
 }
 
+/* Regions that are neighbours change it at different times.  It is a byte: what was 17
+ * minutes ago, or a multiple, is taken for the same period. */
+static unsigned
+period_now (uint64_t region)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC_COARSE, &now);
+  return (now.tv_sec + region) / PERIOD % 256;
+}
+
+/* If so, the caller is counted among the threads that ask. */
 static bool
 shall_ask (struct folios *f, uint64_t offset)
 {
-  atomic_uchar *const count = &f->counts[offset / REGION % f->ncounts];
-  const unsigned char n = atomic_load_explicit (count, memory_order_relaxed);
+  const uint64_t region = offset / REGION;
+  atomic_ushort *const mark = &f->marks[region % f->nmarks];
+  const unsigned last = atomic_load_explicit (mark, memory_order_acquire);
+  unsigned period = last / 256, n = last % 256;
+  bool shall;
 
-  atomic_store_explicit (count, n + 1, memory_order_relaxed);
-  return !atomic_load_explicit (&f->refused, memory_order_relaxed) &&
-    (n % PERIOD == 0 ||
-     (n % PERIOD == 1 && atomic_load_explicit (&f->asking, memory_order_relaxed) > 0));
+  if (f->refused || (n == WRITES && period == period_now (region)))
+    return false;
+  if (n == 0 || n == WRITES) {
+    period = period_now (region);
+    n = 0;
+  }
+  shall = n == 0 || (n == 1 && f->asking > 0);
+  if (shall)
+    f->asking++;                /* before a second one can see the mark */
+  atomic_store_explicit (mark, 256 * period + n + 1, memory_order_release);
+  return shall;
 }
 
 /* P is mapped.  Returns whether the host can do it, now or later. */
@@ -134,7 +160,6 @@ folios_before_write (struct folios *f, uint64_t offset)
   if (!shall_ask (f, offset))
     return;
   KEEP_ERRNO_FOR_BLOCK;
-  f->asking++;
   p = mmap (NULL, f->page_size, PROT_READ, MAP_SHARED, f->fd,
             round_down (offset, f->page_size));
   if (p == MAP_FAILED || !ask (p, f->page_size))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * folios.c: the first small writes to each part of a file, and few later ones, ask the
- * host to split the folio, if the file is on ext4 of a new kernel, and cached.  Larger
- * writes do not, nor do those to new clusters, and those with cache=none.  A host that
- * refuses is asked no more.
+ * folios.c: the first small writes to each part of a file, and one after many more and a
+ * while, ask the host to split the folio, if the file is on ext4 of a new kernel, and
+ * cached.  Larger writes do not, nor do those to new clusters, and those with cache=none.
+ * A host that refuses is asked no more.
  *
  * The host's part is played here.  (hostfile-folios-split has the real one.)
  */
@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <linux/magic.h>
 
 #include "storage/folios.h"
@@ -29,6 +30,7 @@ static long fs_type;
 static const char *release;
 static bool cached;
 static enum call fails;
+static time_t time_now = 40000; /* seconds: a period of part 0 begins */
 
 /* What it was asked for. */
 static unsigned mappings;       /* that there are */
@@ -54,6 +56,15 @@ uname (struct utsname *host_name)
 {
   memset (host_name, 0, sizeof *host_name);
   strcpy (host_name->release, release);
+  return 0;
+}
+
+int
+clock_gettime (clockid_t clock, struct timespec *now)
+{
+  (void) clock;                 /* all show the same */
+  now->tv_sec = time_now;
+  now->tv_nsec = 999999999;
   return 0;
 }
 
@@ -207,16 +218,43 @@ write_page (void)
   change (file, PAGE, PAGE);
 }
 
+static void
+next_period (void)
+{
+  time_now += 4;
+}
+
+/* How many of 2N small writes, N to each of the first two parts, ask. */
+static unsigned
+asks (struct storage *f, unsigned n)
+{
+  const unsigned before = tries;
+
+  for (unsigned i = 0; i < 2 * n; i++)
+    change (f, 512, 512 * (i % 100) + i % 2 * PART);
+  return tries - before;
+}
+
 /* Would the second write be done before the first one has asked, it would be too late. */
 static void
 test_second_one (void)
 {
   file = full_file (&rw);
-  meanwhile = write_page;
-  change (file, PAGE, 0);
-  CHECK (asked == 2);
-  change (file, PAGE, 0);
-  CHECK (asked == 2);
+  for (unsigned i = 0; i < 2; i++) {
+    asked = 0;
+    meanwhile = write_page;
+    change (file, PAGE, 0);
+    CHECK (asked == 2);
+    change (file, PAGE, 0);
+    CHECK (asked == 2);
+    asks (file, 126);
+    next_period ();
+  }
+  asks (file, 2);
+  asked = 0;
+  meanwhile = write_page;       /* the third one */
+  change (file, PAGE, 2 * PART);
+  CHECK (asked == 1);
   end (file);
 }
 
@@ -224,18 +262,38 @@ static void
 test_later_ones (void)
 {
   struct storage *f = full_file (&rw);
-  enum { WRITES = 12800 };
 
-  for (unsigned i = 0; i < WRITES; i++)
-    change (f, 512, 512 * (i % 1000));
-  CHECK (asked >= WRITES / 128 && asked < WRITES / 64);
+  for (unsigned i = 0; i < 300; i++) {
+    CHECK (asks (f, 1) == 2);
+    CHECK (asks (f, 127) == 0);
+    time_now += 2;
+    CHECK (asks (f, 200) == 0);
+    time_now++;
+    CHECK (asks (f, 200) == 1); /* part 1 */
+    time_now++;
+    CHECK (asks (f, 200) == 1);
+    next_period ();
+  }
+  for (unsigned i = 0; i < 127; i++) {
+    next_period ();
+    CHECK (asks (f, 1) == (i == 0 ? 2 : 0));
+  }
+  CHECK (asks (f, 1) == 0);
+  CHECK (asks (f, 1) == 2);
+
+  CHECK (asks (f, 200) == 0);
+  for (unsigned i = 0; i < 256; i++)
+    next_period ();
+  CHECK (asks (f, 1) == 0);     /* as if no time had passed */
+  next_period ();
+  CHECK (asks (f, 1) == 2);
   end (f);
 }
 
 static void
 small_writes (struct storage *f, uint64_t count)
 {
-  for (unsigned i = 0; i < 1000; i++)
+  for (unsigned i = 0; i < 128 * PARTS; i++)
     change (f, count, 512 * (i % 100) + i % PARTS * PART);
 }
 
@@ -272,15 +330,16 @@ test_not_now (void)
 
   cached = false;
   small_writes (f, PAGE);
-  CHECK (tries >= PARTS && asked == 0);
+  CHECK (tries == PARTS && asked == 0);
   cached = true;
   fails = POPULATE;
+  next_period ();
   small_writes (f, PAGE);
-  CHECK (asked == 0);
+  CHECK (tries == 2 * PARTS && asked == 0);
   fails = NONE;
-  for (int i = 0; i < 3; i++)
-    small_writes (f, PAGE);
-  CHECK (asked >= PARTS);
+  next_period ();
+  small_writes (f, PAGE);
+  CHECK (asked == PARTS);
   end (f);
 }
 
