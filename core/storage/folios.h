@@ -19,8 +19,12 @@ struct folios;
 extern struct folios *folios_new (int fd, uint64_t size);
 extern void folios_free (struct folios *);      /* may be NULL */
 
-/* To be called before each write of up to FOLIOS_SMALL bytes at OFFSET of the file.
- * Changes neither its bytes nor errno. */
-extern void folios_before_write (struct folios *, uint64_t offset);
+/* To be called before each write of COUNT bytes, up to FOLIOS_SMALL, at OFFSET of the
+ * file; and after one that has succeeded and is not durable yet, with what that returned,
+ * if it is not FOLIOS_NOWHERE.  They change neither the file's bytes nor errno. */
+extern uint64_t folios_before_write (struct folios *, uint64_t offset, uint64_t count);
+extern void folios_after_write (struct folios *, uint64_t look);
+
+#define FOLIOS_NOWHERE UINT64_MAX
 
 #endif /* QCOW2_FOLIOS_H */

@@ -190,13 +190,16 @@ hostfile_write (struct storage *s, const struct iovec *iov, int niov,
 {
   struct hostfile *f = hostfile_of (s);
   struct cursor c = { .iov = iov, .niov = niov, .offset = offset };
+  /* New clusters are rarely cached, and have one write each. */
+  const bool small = f->folios && count <= FOLIOS_SMALL && how != STORAGE_UNSEEN;
+  const uint64_t look =
+    small ? folios_before_write (f->folios, offset, count) : FOLIOS_NOWHERE;
   int r, err;
 
-  /* New clusters are rarely cached, and have one write each. */
-  if (f->folios && count <= FOLIOS_SMALL && how != STORAGE_UNSEEN)
-    folios_before_write (f->folios, offset);
   r = how == STORAGE_DURABLE ? write_durably_from (f, &c)
     : write_from (f, &c, how != STORAGE_UNSEEN, 0);
+  if (r == 0 && look != FOLIOS_NOWHERE && how != STORAGE_DURABLE)
+    folios_after_write (f->folios, look);
   if (r == 0 && f->dropcache) {
     err = dropcache_write (f->dropcache, offset, count);
     if (err)
