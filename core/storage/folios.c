@@ -12,9 +12,8 @@
  * a part of it, which is mapped, will not be needed soon (MADV_COLD), as long as it is
  * clean: so before the first write.  To ask for that takes 9 us, and 50 while other
  * threads keep other processors busy, which are interrupted twice; 0.1 ms more if a folio
- * of 2M is split.  Afterwards large reads have 0.9 times the speed, and writes of 64K in
- * order 0.8 times.  In small folios, nothing is gained; and the kernel does not tell how
- * large they are.
+ * of 2M is split.  Afterwards large reads have 0.9 times the speed.  In small folios,
+ * nothing is gained; and the kernel does not tell how large they are.
  *
  * But a folio is dirty as a whole, and to ask whether a page is (cachestat) takes 0.2 us.
  * So the first small write to a region of a file looks whether it makes a page far away
